@@ -49,6 +49,8 @@ class FlatState:
         self.num_integers = sum(tensor.numel() for tensor in self._integers)
         is_double = any(tensor.dtype == torch.float64 for tensor in self._floats)
         self.dtype = torch.float64 if is_double else torch.float32
+        # True once a reduction has met parameters with infinite constants, which make no progress.
+        self.has_constants = False
         first = self._floats or self._integers
         self.device = first[0].device if first else torch.device("cpu")
 

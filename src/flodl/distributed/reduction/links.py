@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -64,10 +65,13 @@ class GlooLink:
         self.index, self.size = index, size
         self._group: Any = gloo(PrefixStore(prefix, store), index, size, options)
 
-    def _open(self) -> Any:
-        if self._group is None:
+    def _finish(self, start: Callable[[Any], Any]) -> None:
+        """Start an operation, and wait for it."""
+        # The reference keeps the group alive if another thread closes it: its destructor would block there.
+        group = self._group
+        if group is None:
             raise RuntimeError("the process group is closed")
-        return self._group
+        start(group).wait()
 
     def sum_(self, tensor: Tensor, deadline: float) -> int:
         return self._all_reduce(tensor, ReduceOp.SUM, deadline)
@@ -79,7 +83,7 @@ class GlooLink:
         options = AllreduceOptions()
         options.reduceOp = op
         options.timeout = remaining(deadline)
-        self._open().allreduce([tensor], options).wait()
+        self._finish(lambda group: group.allreduce([tensor], options))
         # A ring: each part is sent once while it is summed, and once when it is complete.
         return 2 * tensor.nbytes * (self.size - 1) // self.size
 
@@ -87,20 +91,20 @@ class GlooLink:
         options = BroadcastOptions()
         options.rootRank = source
         options.timeout = remaining(deadline)
-        self._open().broadcast([tensor], options).wait()
+        self._finish(lambda group: group.broadcast([tensor], options))
         # A tree: the whole tensor is sent size − 1 times; the source counts all of it.
         return tensor.nbytes * (self.size - 1) if source == self.index else 0
 
     def exchange(self, out: Tensor, tensor: Tensor, deadline: float) -> int:
         options = AllToAllOptions()
         options.timeout = remaining(deadline)
-        self._open().alltoall_base(_bytes(out), _bytes(tensor), [], [], options).wait()
+        self._finish(lambda group: group.alltoall_base(_bytes(out), _bytes(tensor), [], [], options))
         return tensor.nbytes * (self.size - 1) // self.size
 
     def gather(self, out: Tensor, tensor: Tensor, deadline: float) -> int:
         options = AllgatherOptions()
         options.timeout = remaining(deadline)
-        self._open()._allgather_base(_bytes(out), _bytes(tensor), options).wait()
+        self._finish(lambda group: group._allgather_base(_bytes(out), _bytes(tensor), options))
         return tensor.nbytes * (self.size - 1)
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch._C._distributed_c10d import Store
-from torch.distributed import DistError
 
 from flodl.core.errors import DistributedError
 from flodl.distributed.coordination import Reduce
@@ -186,11 +186,10 @@ class Reducer:
         try:
             with self._background.stream():
                 self._outcome = self._reduce(command, index)
-        except (DistError, RuntimeError, ReductionFailed) as error:
+        except (RuntimeError, ReductionFailed) as error:
             self._groups.close(command.generation)
-            reason = str(error).strip() or type(error).__name__
             raise ReductionFailed(
-                f"rank {self._rank} could not reduce window {command.window}: {reason.splitlines()[0]}",
+                f"rank {self._rank} could not reduce window {command.window}: {_first_line(error)}",
                 ranks=getattr(error, "ranks", ()),
             ) from error
         return self._outcome.report
@@ -206,7 +205,16 @@ class Reducer:
         else:
             link = self._groups.find(command.members, command.window, deadline)
             found.wait_ms = self._groups.wait_ms
-            version = found.together(command, link, self._wire, deadline)
+            try:
+                version = found.together(command, link, self._wire, deadline)
+            except (RuntimeError, ReductionFailed):
+                self._groups.close(command.generation)
+                if self.state.device.type == "cpu":
+                    # Nothing writes to its vectors any more, now that the connections are closed.
+                    self._spares.give(*found.taken)
+                else:
+                    self._wire = type(self._wire)()
+                raise
             changes = True
         reduce_ms = 1000.0 * (time.monotonic() - started) - found.wait_ms
         report = Reduction(found.divergence, found.wait_ms, reduce_ms, found.num_bytes)
@@ -290,3 +298,9 @@ class Reducer:
                 f"{self._snapshots.steps}. Call capture() with the steps since its base version."
             )
         return found or self._snapshots.capture(weight)
+
+
+def _first_line(error: Exception) -> str:
+    """Return what an error says, without the line of C++ code that gloo puts in front."""
+    text = re.sub(r"^\[[^\]]*\.\w+:\d+\]\s*", "", str(error).strip())
+    return text.splitlines()[0] if text else type(error).__name__

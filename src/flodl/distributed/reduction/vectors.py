@@ -1,24 +1,27 @@
-"""Arithmetic on flat vectors, in parts that fit into caches."""
+"""Arithmetic on flat vectors, in parts that fit into caches: memory is slower than arithmetic."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .outer import OuterOptimizer
 
-CPU_PART = 2**17
-DEVICE_PART = 2**24
+CPU_PART = 2**16
+DEVICE_PART = 2**26
+# On the CPU, the divergence of a large vector is that of every eighth part: each pass over memory counts.
+SAMPLED_SIZE, SAMPLE_STRIDE = 2**22, 8
 
 
 def parts(*vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Split vectors of the same size in the same way."""
-    step = CPU_PART if vectors[0].device.type == "cpu" else DEVICE_PART
-    for start in range(0, vectors[0].numel(), step):
-        yield tuple(vector[start : start + step] for vector in vectors)
+    size = CPU_PART if vectors[0].device.type == "cpu" else DEVICE_PART
+    split: Any = torch.split
+    return zip(*[split(vector, size) for vector in vectors])
 
 
 def divide_(vector: Tensor, divisor: float) -> Tensor:
@@ -27,46 +30,62 @@ def divide_(vector: Tensor, divisor: float) -> Tensor:
     return vector.div_(torch.tensor(divisor, dtype=vector.dtype, device=vector.device))
 
 
-def progress(out: Tensor, weights: Tensor, base: Tensor) -> bool:
-    """Write weights − base to `out`; return False if the result is not finite."""
-    squares = torch.zeros((), dtype=torch.float64, device=out.device)
+def progress(out: Tensor, weights: Tensor, base: Tensor, scale: float) -> None:
+    """Write scale · (weights − base) to `out`."""
     for target, now, before in parts(out, weights, base):
         torch.sub(now, before, out=target)
-        squares += torch.dot(target, target)
-    if math.isfinite(squares.item()):
-        return True
-    # Infinite constants, such as masks, make no progress.
+        if scale != 1.0:
+            target.mul_(scale)
+
+
+def progress_of_finite(out: Tensor, weights: Tensor, base: Tensor, scale: float) -> bool:
+    """The same, without constants such as infinite masks, whose difference would be NaN.
+
+    Returns False if other values are not finite.
+    """
+    progress(out, weights, base, scale)
     out.masked_fill_(weights == base, 0.0)
     return bool(torch.isfinite(out).all())
 
 
 def advance(
-    mean: Tensor, current: Tensor, own: Tensor | None, base: Tensor | None,
+    total: Tensor, divisor: float, current: Tensor, own: Tensor | None, base: Tensor | None,
     outer: OuterOptimizer, momentum: Tensor | None,
-) -> float | None:  # fmt: skip
-    """Turn mean progress into the new version, in place, and return the divergence of this rank.
+) -> tuple[float | None, bool]:  # fmt: skip
+    """Turn the sum of progress into the new version, in place.
 
-    `own` and `base` are what this rank contributed and its base, both None if it contributed nothing.
+    Returns the divergence of this rank, and False if progress made values NaN or infinite. `own` and `base`
+    are what this rank contributed and its base version, or None.
     """
-    apart = torch.zeros((), dtype=torch.float64, device=mean.device)
-    norm = torch.zeros_like(apart)
+    shared = torch.tensor(divisor, dtype=total.dtype, device=total.device)
+    apart: list[Tensor] = []
+    norm: list[Tensor] = []
     others = [own, base] if own is not None and base is not None else []
     states = [momentum] if momentum is not None else []
-    for target, start, *rest in parts(mean, current, *others, *states):
-        if others:
-            distance = rest[0] - rest[1]
-            distance.sub_(target)
-            apart += torch.dot(distance, distance)
-            middle = target + start
-            norm += torch.dot(middle, middle)
+    stride = SAMPLE_STRIDE if total.device.type == "cpu" and total.numel() > SAMPLED_SIZE else 1
+    for index, (target, start, *rest) in enumerate(parts(total, current, *others, *states)):
+        if divisor != 1.0:
+            target.div_(shared)
+        if others and index % stride == 0:
+            distance = torch.sub(rest[0], rest[1]).sub_(target)
+            apart.append(torch.dot(distance, distance))
         outer.update(target, rest[-1] if states else None)
         target.add_(start)
-    if not others:
-        return None
-    distance_squared, norm_squared = apart.item(), norm.item()
-    if norm_squared == 0.0:
-        return 0.0 if distance_squared == 0.0 else math.inf
-    return math.sqrt(distance_squared / norm_squared)
+        norm.append(torch.dot(target, target))
+    is_finite = math.isfinite(_sum(norm))
+    if not is_finite:
+        is_finite = not bool((~torch.isfinite(total) & (total != current)).any())
+    return (_ratio(_sum(apart), _sum(norm[::stride])) if others else None), is_finite
+
+
+def _sum(values: list[Tensor]) -> float:
+    return torch.stack(values).double().sum().item() if values else 0.0
+
+
+def _ratio(squared_distance: float, squared_norm: float) -> float:
+    if squared_norm == 0.0:
+        return 0.0 if squared_distance == 0.0 else math.inf
+    return math.sqrt(squared_distance / squared_norm)
 
 
 def add_local(local: Tensor, new: Tensor, contributed: Tensor) -> None:
