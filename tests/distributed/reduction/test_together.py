@@ -1,7 +1,6 @@
 """Ranks in their own processes: the same bits everywhere, and the mean that one process would compute."""
 
 import os
-import threading
 import time
 
 import psutil
@@ -31,10 +30,6 @@ def train(model, seed, steps=3):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter -= 0.1 * parameter.grad + 0.01 * torch.randn_like(parameter)
-
-
-def flat(tensors):
-    return torch.cat([tensor.detach().double().reshape(-1) for tensor in tensors])
 
 
 def assert_identical(results, key="values"):
@@ -250,51 +245,6 @@ def test_without_contributions_the_version_stays_as_it_is(run_ranks):
     assert_identical(results)
     assert torch.equal(results[0]["values"], results[0]["before"])
     assert results[0]["divergence"] is None
-
-
-def keep_local(rank):
-    """Rank 1 trains on while window 1 is reduced in a thread, and arrives once more before the commit."""
-    model = make_model(0)
-    reducer = rank.start(model, keep_local=True, wire="fp32")
-    rank.first()
-    train(model, seed=rank.index)
-    reducer.capture(3)
-    contributed = rank.values()
-    thread = threading.Thread(target=rank.reduce, args=(1, [3, 3]))
-    thread.start()
-    if rank.index == 1:
-        train(model, seed=7)
-        second = rank.values()
-        reducer.capture(6)
-        train(model, seed=8)
-    thread.join()
-    ahead, first = rank.values(), reducer.consensus.clone()
-    reducer.commit()
-    found = {"values": reducer.consensus.clone(), "local": rank.values(), "ahead": ahead, "start": first}
-    if rank.index == 1:
-        found |= {"contributed": contributed, "second": second}
-    # Rank 1 contributes its second arrival; it has taken 3 steps since the new version.
-    rank.reduce(2, [0, 3])
-    reducer.commit()
-    found |= {"next": reducer.consensus.clone(), "end": rank.values(), "size": reducer.state.num_parameters}
-    found["tracked"] = int(model[1].num_batches_tracked)
-    return found
-
-
-def test_local_steps_survive_the_commit(run_ranks):
-    idle, ahead = run_ranks(keep_local, 2)
-    assert_identical([idle, ahead])
-    assert_identical([idle, ahead], "next")
-    num = idle["size"]
-    # A rank that took no steps since has exactly the new version.
-    assert torch.equal(idle["local"], idle["values"])
-    assert torch.equal(idle["end"], idle["next"])
-    moved = ahead["values"].double() - ahead["contributed"].double()
-    assert_close(ahead["local"][:num], (ahead["ahead"].double() + moved)[:num])
-    assert torch.equal(ahead["local"][num + 3 :], ahead["ahead"][num + 3 :])
-    progress = ahead["second"].double() - ahead["contributed"].double()
-    assert_close(ahead["next"][:num], (ahead["values"].double() + progress)[:num])
-    assert_close(ahead["end"][:num], ahead["local"][:num].double(), scale=4)
 
 
 def subset(rank):

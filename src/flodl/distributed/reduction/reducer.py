@@ -201,7 +201,7 @@ class Reducer:
         found = Round(self.state, self._spares, self.outer, self._held, contributed)
         if len(command.members) == 1:
             version = found.alone(command)
-            changes = not (isinstance(self.outer, Mean) and contributed is not None)
+            changes = not isinstance(self.outer, Mean) if contributed is not None else not self.keep_local
         else:
             link = self._groups.find(command.members, command.window, deadline)
             found.wait_ms = self._groups.wait_ms
@@ -230,6 +230,9 @@ class Reducer:
         if outcome is None:
             raise DistributedError("commit() needs the result of a reduction; call reduce() before it.")
         new, contributed, old = outcome.version, outcome.contributed, self._held
+        if contributed is None and self.keep_local and old is not None:
+            # A rank without work may have started to train since: its progress begins at what it holds.
+            contributed = Snapshot(0, old.flat, old.integers)
         if outcome.changes_weights and self.keep_local and contributed is not None:
             flat, integers = self.state.read(self._spares.take()), self.state.read_integers()
             self._snapshots.move(flat, integers, contributed, new)
