@@ -104,10 +104,11 @@ def launcher():
 def counting_worker():
     """Return a factory of workers whose weights count: each position that is trained adds 1 to its weight.
 
-    So the consensus tells exactly which positions are in it, and with which weight.
+    So the consensus tells exactly which positions are in it, and with which weight. A rank waits in the plan
+    that `gate` names (rank, plans before it, path) until the file exists.
     """
 
-    def make(*, num_samples, batch_size=4, batch_ms=None, poison=None, folder=None, initial=None):
+    def make(*, num_samples, batch_size=4, batch_ms=None, poison=None, folder=None, initial=None, gate=None):
         batch_ms, poison = batch_ms or {}, poison or {}
 
         class CountingWorker:
@@ -125,6 +126,9 @@ def counting_worker():
                 from flodl.distributed.ranks import Trained
 
                 started, steps, samples = time.perf_counter(), 0, 0
+                if gate and (self.rank, self.num_leases) == gate[:2]:
+                    while not gate[2].exists():
+                        time.sleep(0.001)
                 for start, stop in lease.ranges:
                     for first in range(start, stop, batch_size):
                         if should_stop():
@@ -241,8 +245,8 @@ def run_ranks(launcher, counting_worker, tmp_path):
 
     def run(
         num_ranks=3, *, num_samples=240, batch_size=4, num_epochs=1, batch_ms=None, poison=None, faults=(),
-        on_start=None, check=True, meeting=None, suspicion=None, supervision=None, make=None, start=None,
-        **options,
+        on_start=None, check=True, gate=None, meeting=None, suspicion=None, supervision=None, make=None,
+        start=None, **options,
     ):  # fmt: skip
         worker = make or counting_worker(
             num_samples=num_samples,
@@ -251,13 +255,14 @@ def run_ranks(launcher, counting_worker, tmp_path):
             poison=poison,
             folder=tmp_path,
             initial=start,
+            gate=gate,
         )
         coordinator = options.pop("coordinator", {})
         coordinator.setdefault("start_ranks", num_ranks)
         settings = CoordinatorSettings(
             meeting=MeetingSettings(**(meeting or {})),
             suspicion=SuspicionSettings(
-                **{"floor_ms": 1000.0, "unknown_ms": 4000.0, "first_reduce_ms": 4000.0, "answer_ms": 200.0}
+                **{"floor_ms": 8000.0, "unknown_ms": 9000.0, "first_reduce_ms": 9000.0, "answer_ms": 200.0}
                 | (suspicion or {})
             ),
             **coordinator,

@@ -42,21 +42,36 @@ def test_nan_is_left_out(run_ranks, how):
     assert [record["rank"] for record in kinds(found, "refuse")] == [1]
 
 
-def test_a_late_rank_brings_its_work_to_a_later_window(run_ranks):
-    found = run_ranks(
-        3, num_samples=1600, meeting={"quorum": 0.6, "max_grace": 0.05, "max_staleness": 100},
-        faults=[Fault(2, "batch", 1, "sleep", skip=5, ms=20.0)],
-    )  # fmt: skip
+@pytest.fixture
+def run_with_late_rank(run_ranks, tmp_path):
+    """Rank 2 is at work in its first plan until this version is committed by the others."""
+
+    def run(until, **meeting):
+        gate = tmp_path / "late"
+
+        def on_commit(report):
+            if report.commit.version == until:
+                gate.touch()
+
+        return run_ranks(
+            3, num_samples=3200, gate=(2, 0, gate), on_commit=on_commit,
+            meeting={"quorum": 0.6, "max_grace": 0.05, **meeting},
+            coordinator={"cadence": CadenceSettings(growth=False)},
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.mark.parametrize("max_ahead", [0, 1])
+def test_a_late_rank_brings_its_work_to_a_later_window(run_with_late_rank, max_ahead):
+    found = run_with_late_rank(4, max_staleness=100, max_ahead=max_ahead)
     assert any(2 in record["late"] for record in kinds(found, "commit"))
     assert any(len(set(record["bases"])) > 1 for record in kinds(found, "reduce")[1:])
 
 
-def test_work_that_is_too_old_is_refused_and_trained_by_others(run_ranks):
-    found = run_ranks(
-        3, num_samples=3200, meeting={"quorum": 0.6, "max_grace": 0.05, "max_staleness": 1},
-        coordinator={"cadence": CadenceSettings(growth=False)},
-        faults=[Fault(2, "batch", 1, "sleep", skip=5, ms=40.0)],
-    )  # fmt: skip
+@pytest.mark.parametrize("max_ahead", [0, 1])
+def test_work_that_is_too_old_is_refused_and_trained_by_others(run_with_late_rank, max_ahead):
+    found = run_with_late_rank(6, max_staleness=1, max_ahead=max_ahead)
     assert any("versions ago" in record["reason"] for record in kinds(found, "refuse"))
 
 

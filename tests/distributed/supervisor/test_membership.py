@@ -16,30 +16,34 @@ def kinds(found, kind):
 
 
 @pytest.fixture
-def at_version(run_ranks):
-    """Run ranks, and call a function with the supervisor once a version is committed."""
+def run_with_joiner(run_ranks, tmp_path):
+    """Run ranks, and start another one after the first window; the second lasts until it joins."""
 
-    def run(version, act, *args, **options):
+    def run(num_ranks, **options):
         supervisors = []
+        gate = tmp_path / "joined"
 
         def on_commit(report):
-            if report.commit.version == version:
-                act(supervisors[0])
+            if report.commit.version == 2:
+                supervisors[0].add_rank()
 
-        return run_ranks(*args, on_start=supervisors.append, on_commit=on_commit, **options)
+        def on_event(record):
+            if record["kind"] == "joined" and record["rank"] == num_ranks:
+                gate.touch()
+
+        return run_ranks(
+            num_ranks, on_start=supervisors.append, on_commit=on_commit, on_event=on_event, gate=(0, 1, gate),
+            num_samples=800, **options,
+        )  # fmt: skip
 
     return run
 
 
 @pytest.mark.parametrize("max_ahead", [0, 1])
-def test_a_rank_that_joins_receives_the_consensus_and_the_optimizer_state(at_version, tmp_path, max_ahead):
-    found = at_version(
-        2,
-        lambda supervisor: supervisor.add_rank(),
-        2,
-        num_samples=4000,
-        meeting={"max_ahead": max_ahead},
-    )
+def test_a_rank_that_joins_receives_the_consensus_and_the_optimizer_state(
+    run_with_joiner, tmp_path, max_ahead
+):
+    found = run_with_joiner(2, meeting={"max_ahead": max_ahead})
     assert any(record["rank"] == 2 and record["steps"] for record in kinds(found, "arrived"))
     (transfer,) = kinds(found, "transfer")
     assert transfer["rank"] == 2
@@ -50,53 +54,59 @@ def test_a_rank_that_joins_receives_the_consensus_and_the_optimizer_state(at_ver
     assert names.index(("transfer", 2)) < names.index(("arrived", 2))
 
 
-def test_a_slow_joiner_does_not_delay_the_others(at_version):
-    found = at_version(
-        2, lambda supervisor: supervisor.add_rank(), 2, num_samples=1600,
-        faults=[Fault(2, "start", 0, "sleep", ms=200.0)],
+def test_a_slow_joiner_does_not_delay_the_others(run_ranks):
+    supervisors = []
+
+    def on_commit(report):
+        if report.commit.version == 2:
+            supervisors[0].add_rank()
+
+    found = run_ranks(
+        2, num_samples=800, on_start=supervisors.append, on_commit=on_commit,
+        faults=[Fault(2, "start", 0, "sleep", ms=60_000.0)], supervision={"end_s": 0.1},
     )  # fmt: skip
-    started = next(record["t_ms"] for record in kinds(found, "started") if record["rank"] == 2)
-    joined = [record["t_ms"] for record in kinds(found, "joined") if record["rank"] == 2]
-    until = joined[0] if joined else found.records[-1]["t_ms"]
-    assert any(started < record["t_ms"] < until for record in kinds(found, "commit"))
+    assert sorted(record["rank"] for record in kinds(found, "joined")) == [0, 1]
 
 
 @pytest.mark.parametrize("point", ["reduce", "reported", "commit", "plan", "batch"])
-def test_a_joiner_that_is_killed_at_once_leaves_the_others_alone(at_version, point):
-    # Window 40 is never reached; each window kills the rank that joins.
-    faults = [Fault(2, point, window) for window in range(40)]
-    found = at_version(2, lambda supervisor: supervisor.add_rank(), 2, num_samples=2000, faults=faults)
+def test_a_joiner_that_is_killed_at_once_leaves_the_others_alone(run_with_joiner, point):
+    found = run_with_joiner(2, faults=[Fault(2, point, window) for window in range(40)])
     assert [record["rank"] for record in kinds(found, "lost")] == [2]
 
 
-def test_a_rank_joins_in_the_window_in_which_another_is_killed(at_version):
-    found = at_version(
-        2, lambda supervisor: supervisor.add_rank(), 3, num_samples=3000,
-        faults=[Fault(1, "reduce", 3)],
-    )  # fmt: skip
+def test_a_rank_joins_in_the_window_in_which_another_is_killed(run_with_joiner):
+    found = run_with_joiner(3, faults=[Fault(1, "reduce", 2)])
     assert [record["rank"] for record in kinds(found, "lost")] == [1]
-    assert [record["rank"] for record in kinds(found, "joined")][-1] == 3
+    reduces = [record for record in kinds(found, "reduce") if record["window"] == 2]
+    assert [record["members"] for record in reduces] == [[0, 1, 2, 3], [0, 2, 3]]
 
 
-def test_a_donor_that_is_killed_is_replaced_by_another(at_version, tmp_path):
-    faults = [Fault(0, "donate", version) for version in range(60)]
-    found = at_version(2, lambda supervisor: supervisor.add_rank(), 3, num_samples=4000, faults=faults)
+def test_a_rank_and_the_one_that_joins_are_killed_in_the_same_window(run_with_joiner):
+    found = run_with_joiner(3, faults=[Fault(1, "reduce", 2), Fault(3, "reduce", 2)])
+    assert sorted(record["rank"] for record in kinds(found, "lost")) == [1, 3]
+
+
+def test_a_donor_that_is_killed_is_replaced_by_another(run_with_joiner, tmp_path):
+    found = run_with_joiner(3, faults=[Fault(0, "donate", version) for version in range(60)])
     assert [record["donor"] for record in kinds(found, "transfer")] == [1]
     assert (tmp_path / "received-3").exists()
 
 
-def test_without_a_donor_in_time_the_joiner_starts_without_optimizer_state(at_version, tmp_path):
+def test_without_a_donor_in_time_the_joiner_starts_without_optimizer_state(run_with_joiner, tmp_path):
     faults = [Fault(rank, "donate", version, "sleep", ms=400.0) for rank in (0, 1) for version in range(60)]
-    found = at_version(
-        2, lambda supervisor: supervisor.add_rank(), 2, num_samples=4000, faults=faults,
-        supervision={"donate_s": 0.1},
-    )  # fmt: skip
+    found = run_with_joiner(2, faults=faults, supervision={"donate_s": 0.1})
     assert [record["donor"] for record in kinds(found, "transfer")] == [None]
     assert not (tmp_path / "received-2").exists()
 
 
-def test_a_rank_that_is_asked_to_leave_commits_its_work_first(at_version):
-    found = at_version(2, lambda supervisor: supervisor.remove_rank(1), 3, num_samples=1200)
+def test_a_rank_that_is_asked_to_leave_commits_its_work_first(run_ranks):
+    supervisors = []
+
+    def on_commit(report):
+        if report.commit.version == 2:
+            supervisors[0].remove_rank(1)
+
+    found = run_ranks(3, num_samples=1200, on_start=supervisors.append, on_commit=on_commit)
     (released,) = kinds(found, "release")
     assert released["rank"] == 1
     assert not kinds(found, "lost")
