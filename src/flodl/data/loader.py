@@ -100,6 +100,12 @@ class Loader:
         OrderArguments(batch_size, shuffle, drop_last, sampler, collate, num_workers, shuffle_buffer).check(
             self._source
         )
+        self._arguments = {
+            "source": source, "batch_size": batch_size, "shuffle": shuffle, "mode": mode,
+            "drop_last": drop_last, "augment": augment, "sampler": sampler, "transform": transform,
+            "collate": collate, "names": names, "num_workers": num_workers, "prefetch": prefetch,
+            "memory_cap": memory_cap, "shuffle_buffer": shuffle_buffer,
+        }  # fmt: skip
         self._batch_size, self._drop_last = batch_size, bool(drop_last)
         self._seed, self._seed_was_given = default_seed() if seed is None else seed, seed is not None
         self._device = resolve_device(device, self._source)
@@ -292,6 +298,32 @@ class Loader:
         with torch.inference_mode(False):
             item = next(self._backend.batches(plan), None)
         return None if item is None else item.batch
+
+    def between(self, start: int, stop: int, *, epoch: int) -> Iterator[PositionedBatch]:
+        """Iterate over the batches at these positions of an epoch, without moving; not for iterables.
+
+        >>> loader = Loader(torch.arange(10), batch_size=4, seed=1)
+        >>> [(item.batch.tolist(), item.position) for item in loader.between(4, 10, epoch=0)]
+        [([5, 6, 2, 0], 8), ([9, 4], 10)]
+        """
+        if isinstance(self._source, Stream):
+            raise DataError("an iterable cannot be read at a position. Pass data with a length.")
+        batches = self._backend.batches(replace(self._plan(), number=epoch, start=start, stop=stop))
+        while True:
+            with torch.inference_mode(False):
+                item = next(batches, None)
+            if item is None:
+                return
+            yield item
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether batches can be read at any position: not for an iterable."""
+        return not isinstance(self._source, Stream)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments that create a loader over the same data in the same order, but its device."""
+        return {**self._arguments, "seed": self.seed}
 
     def begin_epoch(self) -> None:
         """Switch the order on the device to the current epoch, for `take`."""

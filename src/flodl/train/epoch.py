@@ -49,7 +49,7 @@ def run_epoch(
     run.refuse_earlier_run()
     run.start()
     if session.position.open_row is None:
-        _begin_epoch(run, loader)
+        begin_epoch(run, loader)
         steps = step.steps
         batches, failed = run.cursor.batches(loader), False
         while limit is None or session.position.epoch_step < limit:
@@ -65,7 +65,7 @@ def run_epoch(
             if failed:
                 run.save_and_exit()
             if not run.progress.is_checked or run.is_pending:
-                _begin_run(run, batch, eval_data)
+                begin_run(run, batch, eval_data)
             yield batch
             if (request.signal or session.stop_reason) and step.is_between_updates:
                 if request.signal:
@@ -78,12 +78,12 @@ def run_epoch(
                 "an epoch ended, but none of its batches was passed to trainer.step: nothing was trained. "
                 "Write `for batch in trainer.epoch(…): trainer.step(batch)`."
             )
-        _end_training(run)
+        end_training(run)
     run.begin()
-    _end_epoch(run, eval_data)
+    end_epoch(run, eval_data)
 
 
-def _begin_run(run: Run, batch: Any, eval_data: Any) -> None:
+def begin_run(run: Run, batch: Any, eval_data: Any) -> None:
     """Check the run and record its start, once, before its first batch is trained on."""
     started_s = time.perf_counter()
     if not run.progress.is_checked:
@@ -141,7 +141,7 @@ def _check_not_complete(run: Run) -> None:
         )
 
 
-def _begin_epoch(run: Run, loader: Loader) -> None:
+def begin_epoch(run: Run, loader: Loader) -> None:
     """Prepare for the batches of an epoch, or for the rest of them.
 
     A run without progress starts at the beginning of the loader, even if a batch was read before.
@@ -185,7 +185,7 @@ def _report_other_size(run: Run, loader: Loader, count: int | None) -> None:
     run.reports.event("alert", message=message, level=level)
 
 
-def _end_training(run: Run) -> None:
+def end_training(run: Run) -> None:
     """Apply an incomplete accumulation window, and take the means of the epoch."""
     run.session.check_parameters()
     # An interrupt in between would leave no trace that the epoch was trained.
@@ -211,7 +211,7 @@ def _take_means(run: Run) -> None:
     session.position.open_row = row
 
 
-def _end_epoch(run: Run, eval_data: Any) -> None:
+def end_epoch(run: Run, eval_data: Any) -> None:
     """Evaluate, add a row to the history, report and save."""
     session, epoch = run.session, run.session.epochs
     position, schedule = session.position, session.train_step.schedule

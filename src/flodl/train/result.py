@@ -11,6 +11,8 @@ from flodl.core.metric_modes import Mode, mode_of_metric
 from flodl.engine import StepReport
 from flodl.observe import unknown_metric
 
+from .ranks.report import RanksReport
+
 Status = Literal["finished", "stopped"]
 
 
@@ -28,6 +30,8 @@ class FitResult:
     reason: str = ""
     run_dir: Path | None = None
     report: StepReport | None = field(default=None, repr=False)
+    # With several devices: the work, idle time and traffic of each rank.
+    ranks: RanksReport | None = field(default=None, repr=False)
 
     @property
     def metrics(self) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from .faults.rollback import NonFinitePolicy
 from .faults.signals import StopRequest
 from .learning_rate import follows_loss
 from .limit import check_limit
+from .ranks.report import RanksReport
 from .record.recorder import UNKNOWN, Recorder
 from .reporting import Reports
 from .result import FitResult
@@ -58,7 +59,7 @@ class Stage(IntEnum):
 class Progress:
     """The epochs of a run, their limit, and whether the dry pass was done; the batches of the current epoch
     where known, and its start; the epochs asked for after a stop; the evaluation data of `fit`; the
-    differences from the saved run that are not reported yet."""
+    differences from the saved run that are not reported yet; what several devices did."""
 
     total_epochs: int | None = None
     limit: int | None = None
@@ -68,6 +69,7 @@ class Progress:
     num_empty_epochs: int = 0
     eval_data: Any = UNKNOWN
     differences: list[str] = field(default_factory=list)
+    ranks: RanksReport | None = None
 
 
 class Run:
@@ -346,6 +348,7 @@ class Run:
             reason=reason,
             run_dir=None if self.saver is None else self.saver.directory.path,
             report=session.train_step.report(),
+            ranks=self.progress.ranks,
         )
 
 

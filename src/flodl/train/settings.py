@@ -25,6 +25,9 @@ class TrainerSettings:
     ema: float | None = None
     seed: int | None = None
     dry_pass: bool = True
+    # With several devices.
+    devices: tuple[str, ...] = ()
+    policy: str = ""
 
     def __post_init__(self) -> None:
         for name in ("save_every", "save_every_steps", "log_every"):

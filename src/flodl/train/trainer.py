@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from os import PathLike
 from pathlib import Path
@@ -17,6 +17,7 @@ from flodl.checkpoint import Policy
 from flodl.core import TrainError
 from flodl.core.formats import counted
 from flodl.data import Loader
+from flodl.distributed.reduction import OuterOptimizer
 from flodl.engine import Precision, Tail, TierChoice, TrainStep, report_skips_elsewhere
 from flodl.monitor import Monitor
 from flodl.observe import Trend, unknown_metric
@@ -37,6 +38,10 @@ from .evaluation.metrics import check_metrics
 from .evaluation.step_errors import check_signature
 from .faults.nonfinite import OVERFLOWS_IN_A_ROW, SkippedUpdates
 from .learning_rate import scale_rates
+from .ranks.checks import check_settings, not_on_ranks
+from .ranks.fit import fit_on_ranks
+from .ranks.settings import Backend, Wire, rank_settings
+from .ranks.settings import Policy as RankPolicy
 from .record.user_settings import user_settings
 from .result import FitResult
 from .resume import resume_run
@@ -46,7 +51,7 @@ from .settings import DiskPolicy, NanPolicy, TrainerSettings, unused_without_fol
 
 
 class Trainer(CheckedAttributes):
-    """Train a model on one device.
+    """Train a model on one device, or on several with `devices=`.
 
     `fit` runs everything; `epoch` and `step` are for a custom loop; `TrainStep` and `Loader` are the parts
     underneath. All of them produce the same losses. With a `checkpoint_dir`, a run can be killed at any
@@ -80,6 +85,11 @@ class Trainer(CheckedAttributes):
         tier: TierChoice = "auto",
         tail: Tail = "eager",
         device: str | torch.device = "auto",
+        devices: int | Sequence[str | torch.device] | None = None,
+        policy: RankPolicy = "cadence",
+        backend: Backend = "auto",
+        outer: str | OuterOptimizer = "mean",
+        wire: Wire = "fp32",
         monitor: Monitor | bool | None = None,
         checkpoint_dir: str | PathLike[str] | None = None,
         save_every: int | None = 1,
@@ -100,6 +110,11 @@ class Trainer(CheckedAttributes):
             raise TrainError(
                 f"the model is a {type(model).__name__}. Write Trainer(model, step_fn, optimizer=…)."
             )
+        ranks = rank_settings(devices, device=device, policy=policy, backend=backend, outer=outer, wire=wire)
+        if ranks is not None:
+            device = ranks.devices[0]
+        # One device is trained in this process, in the ordinary way.
+        self._ranks = ranks if ranks is not None and len(ranks.devices) > 1 else None
         settings = TrainerSettings(
             save_every=save_every,
             save_every_steps=save_every_steps,
@@ -109,12 +124,17 @@ class Trainer(CheckedAttributes):
             ema=ema,
             seed=seed,
             dry_pass=dry_pass,
+            devices=() if self._ranks is None else tuple(map(str, self._ranks.devices)),
+            policy="" if self._ranks is None else self._ranks.policy,
         )
+        if self._ranks is not None:
+            check_settings(settings)
         unused = [] if checkpoint_dir is not None else unused_without_folder(settings, keep)
         check_step_function(step_fn, model)
         self.device = select_device(device)
         self.model = model.to(self.device)
         self.optimizer = build_optimizer(optimizer, self.model)
+        self._make_optimizer = optimizer
         self.step_fn, self.precision = step_fn, precision
         self.train_step = TrainStep(
             self.model,
@@ -229,6 +249,8 @@ class Trainer(CheckedAttributes):
                 self._run.report_unused_metrics()
             elif is_same_data(train_data, eval_data):
                 self._run.reports.warn(EVALUATES_TRAINING_DATA)
+            if self._ranks is not None:
+                fit_on_ranks(self._run, self._ranks, loader, eval_data, self._make_optimizer)
             while self.epochs < epochs and not self.stop_reason:
                 for batch in self.epoch(loader, eval_data=eval_data):
                     self.step(batch)
@@ -266,6 +288,8 @@ class Trainer(CheckedAttributes):
         again. A stopped run yields no batch: `while trainer.epochs < n and not trainer.stop_reason`.
         """
         self._refuse_average("epoch")
+        if self._ranks is not None:
+            raise not_on_ranks("epoch")
         return run_epoch(self._run, data, batch_size, eval_data, limit)
 
     def step(self, *batch: Any) -> Tensor:
@@ -273,6 +297,8 @@ class Trainer(CheckedAttributes):
         run, cursor, average = self._run, self._run.cursor, self.average
         if average is not None and average.is_applied:
             average.refuse_inside("step")
+        if self._ranks is not None:
+            raise not_on_ranks("step")
         whole = batch[0] if len(batch) == 1 else batch
         arguments = whole if type(whole) is tuple else as_arguments(whole)
         samples = cursor.num_samples if whole is cursor.batch else cursor.num_samples_of(whole)

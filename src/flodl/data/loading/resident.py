@@ -81,7 +81,8 @@ class Resident:
                 yield PositionedBatch(self.source.take(samples), stop)
             else:
                 yield PositionedBatch(self._augment(samples, chance, start, stop), stop)
-        if self.draws_next_epoch and epoch.has_fixed_order:
+        is_end = epoch.stop is None or epoch.stop >= len(order)
+        if self.draws_next_epoch and epoch.has_fixed_order and is_end:
             # These are a hundred small kernels. At the start of an epoch the device would wait for their
             # launches, because metrics have just been read; now it still has steps queued.
             with suppress(torch.OutOfMemoryError):  # then drawn at the start of the epoch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, default_collate
@@ -11,6 +12,7 @@ from ..augment.augmentation import Augmentation, apply_augmentation, draws_from_
 from ..augment.fused import FusedAugmentation
 from ..batch import PositionedBatch, tensors_in
 from ..sampling.epoch import Epoch
+from ..sampling.lazy_order import Order
 from ..sampling.order import sample_keys
 from ..sampling.random_numbers import Chance, StreamChance
 from ..sources.batches import Batches
@@ -46,6 +48,7 @@ class Streaming:
         elif num_workers:
             self._host = StreamWorkers(source, num_workers)
         self._in_workers = num_workers > 0
+        self._drawn: tuple[tuple[Any, ...], Order] | None = None
         on_cuda = device.type == "cuda"
         self.copier = PinnedCopier(device, depth=prefetch, usable_bytes=usable_bytes) if on_cuda else None
         # User code that makes samples in this process may use the device, so it must not run ahead.
@@ -96,7 +99,7 @@ class Streaming:
         assert not isinstance(self.source, Stream)
         if isinstance(self.source, Samples):
             self.source.check_length()
-        order = epoch.order(self.source.num_samples, _CPU)
+        order = self._order(epoch)
         spans = epoch.spans(len(order))
         if isinstance(self._host, InProcess) and isinstance(self.source, GatherSource):
             for start, stop in spans:
@@ -110,6 +113,16 @@ class Streaming:
         batches = self._host.batches(batch_requests(order, epoch.key, spans))
         for (_, stop), batch in zip(spans, batches):
             yield PositionedBatch(batch, stop)
+
+    def _order(self, epoch: Epoch) -> Order:
+        """Return the order of an epoch, which may be read in several parts."""
+        assert not isinstance(self.source, Stream)
+        if self._drawn is not None and self._drawn[0] == epoch.identity and epoch.has_fixed_order:
+            return self._drawn[1]
+        order = epoch.order(self.source.num_samples, _CPU)
+        # Only parts are read again.
+        self._drawn = None if epoch.stop is None else (epoch.identity, order)
+        return order
 
     def _from_stream(self, epoch: Epoch) -> Iterator[PositionedBatch]:
         assert isinstance(self.source, Stream)

@@ -36,6 +36,8 @@ class Epoch:
     drop_last: bool
     sampler: Sampler
     source_state: Any = None
+    # The position at which reading stops; None is the end of the epoch.
+    stop: int | None = None
 
     @property
     def identity(self) -> tuple[Any, ...]:
@@ -60,7 +62,8 @@ class Epoch:
                 f"epoch {self.number} has no batch: {num_samples} samples, batch_size={self.batch_size}, "
                 "drop_last=True. Use a smaller batch_size or drop_last=False."
             )
-        return spans(self.start, num_samples, self.batch_size, drop_last=self.drop_last)
+        stop = num_samples if self.stop is None else min(self.stop, num_samples)
+        return spans(self.start, stop, self.batch_size, drop_last=self.drop_last)
 
     def order(self, count: int, device: torch.device) -> Order:
         """Return the index of the sample at each position."""

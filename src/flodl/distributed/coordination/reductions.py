@@ -161,17 +161,19 @@ def _commit(run: RunState, found: Round, now_ms: float) -> None:
         cadence = run.elche.retune(reduce_ms=found.reduce_ms, verdict=verdict, batches_left=left)
         reasons = cadence.reasons if verdict.kind == "stable" else (verdict.reason, *cadence.reasons)
     run.out.append(Commit(run.version - 1, run.version, found.members, batches, samples, found.late, reasons))
-    _after_commit(run, seats, closed, now_ms)
+    _after_commit(run, seats, closed, batches, now_ms)
 
 
-def _after_commit(run: RunState, seats: list[Seat], closed: list[int], now_ms: float) -> None:
-    every = run.settings.save_every
+def _after_commit(run: RunState, seats: list[Seat], closed: list[int], batches: int, now_ms: float) -> None:
+    every, every_batches = run.settings.save_every, run.settings.save_every_batches
     num_staying = sum(not seat.is_leaving for seat in run.seats.values())
     short = num_staying + len(run.membership.joining) < run.settings.min_ranks
     if closed:
         run.save(seats, f"epoch {closed[-1]} is finished")
     elif short or (every and run.version % every == 0):
         run.save(seats, "too few ranks are left" if short else f"{every} windows since the last one")
+    elif every_batches and run.committed // every_batches > (run.committed - batches) // every_batches:
+        run.save(seats, f"{run.committed} batches are committed")
     if run.epochs.is_finished:
         run.status = FINISHED
         run.out.append(Finished(run.version, f"all {run.epochs.num_epochs} epochs are committed"))

@@ -78,11 +78,14 @@ class CoordinatorSettings:
     min_ranks: int = 1
     # Windows between two save points, in addition to one after each epoch; 0 means none.
     save_every: int = 0
+    # The same in committed batches: a save point follows the window that completes each multiple.
+    save_every_batches: int = 0
     # How often a reduction is repeated although no rank was lost.
     max_attempts: int = 3
 
     def __post_init__(self) -> None:
-        for name, least in (("start_ranks", 1), ("min_ranks", 1), ("save_every", 0), ("max_attempts", 1)):
+        for name, least in (("start_ranks", 1), ("min_ranks", 1), ("save_every", 0), ("max_attempts", 1),
+                            ("save_every_batches", 0)):  # fmt: skip
             value = getattr(self, name)
             if not is_integer(value, at_least=least):
                 raise DistributedError(f"expected an integer of at least {least}, got {value!r}.", path=name)

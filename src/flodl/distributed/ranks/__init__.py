@@ -15,6 +15,7 @@ from .messages import (
     Save,
     Saved,
     Start,
+    Tell,
 )
 from .worker import RankInfo, Trained, Worker, WorkerFactory
 
@@ -39,6 +40,7 @@ __all__ = [
     "Saved",
     "SocketChannel",
     "Start",
+    "Tell",
     "Trained",
     "Worker",
     "WorkerFactory",

@@ -14,7 +14,7 @@ from .averaging import Averaging, to_bytes
 from .channel import Channel
 from .faults import Faults
 from .inbox import Inbox
-from .messages import Consensus, Donate, Donation, End, Fetch, Receive, Report, Save, Saved
+from .messages import Consensus, Donate, Donation, End, Fetch, Receive, Report, Save, Saved, Tell
 from .worker import RankInfo, Trained, Worker
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class RankLoop:
             Donate: ("donating its optimizer state", self._donate),
             Receive: ("receiving the optimizer state of another rank", self._receive),
             Fetch: ("sending the consensus", self._fetch),
+            Tell: ("adopting settings", lambda message: self._worker.told(message.data)),  # type: ignore[attr-defined]
         }
 
     def run(self) -> None:
@@ -136,7 +137,8 @@ class RankLoop:
         reducer = self._averaging.reducer
         flat = reducer.consensus
         dtype = str(flat.dtype).removeprefix("torch.")
-        self._channel.send(Consensus(reducer.version, to_bytes(flat), dtype, self._worker.donate()))
+        outer = {name: tensor.cpu() for name, tensor in reducer.outer_state().items()}
+        self._channel.send(Consensus(reducer.version, to_bytes(flat), dtype, self._worker.donate(), outer))
 
 
 def _check(trained: object, batches: int) -> None:

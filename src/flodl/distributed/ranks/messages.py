@@ -59,6 +59,13 @@ class Receive:
 
 
 @dataclass(frozen=True, slots=True)
+class Tell:
+    """What the caller has to say to every worker, such as another learning rate."""
+
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Fetch:
     """Send the consensus."""
 
@@ -106,12 +113,13 @@ class Donation:
 
 @dataclass(frozen=True, slots=True)
 class Consensus:
-    """The bytes of the consensus, and what the worker would donate."""
+    """The bytes of the consensus, what the worker would donate, and the state of the outer optimizer."""
 
     version: int
     data: bytes
     dtype: str
     donated: bytes
+    outer: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

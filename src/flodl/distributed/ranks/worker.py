@@ -44,6 +44,7 @@ class Worker(Protocol):
     """Trains leases of sample positions on one replica of the model.
 
     A worker that continues from a save point with the state of an outer optimizer has it as `outer_state`.
+    A worker to which the caller talks (`Supervisor.tell`) has a method `told(data)`, called between plans.
     """
 
     state: FlatState

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from flodl.core import log
 from flodl.distributed.coordination import Arrived, Failed, Joined, Lost, Reduced
 from flodl.distributed.ranks import Adopted, Consensus, Donation, Failure, Report, Saved
 
@@ -31,6 +30,8 @@ def _report(run: Run, member: Member, report: Report) -> None:
         return
     if isinstance(event, Joined):
         member.has_joined = True
+        if run.told is not None:
+            run.roster.send(member.rank, run.told)
         run.note("joined", rank=event.rank, pid=member.process.pid, host=member.process.host)
     elif isinstance(event, Arrived):
         run.ledger.arrive(event, extras.get("metrics", {}))
@@ -58,7 +59,6 @@ def _saved(run: Run, member: Member, message: Saved) -> None:
     if saving is None or saving.writer != member.rank or saving.message.point.version != message.version:
         return
     run.saving = None
-    run.clock.resume("saving")
     if run.journal is not None:
         run.journal.confirm()
     run.note("saved", version=message.version, writer=member.rank)
@@ -66,6 +66,8 @@ def _saved(run: Run, member: Member, message: Saved) -> None:
         report = SaveReport(saving.message.point, pickle.loads(message.value))
         if run.callbacks.on_save(report) is True:
             run.end("stopped", f"on_save asked for it at version {message.version}")
+    # An evaluation in the callback may take minutes, in which ranks cannot be late.
+    run.clock.resume("saving")
 
 
 def _donation(run: Run, member: Member, message: Donation) -> None:
@@ -95,7 +97,7 @@ def _gone(run: Run, member: Member, message: Gone) -> None:
     lose(run, member, reason)
     if run.over is None:
         what = f"rank {member.rank} is lost: {reason}" if failure is None else str(failure)
-        log.warn("%s\nThe run continues with %d ranks.", what, len(run.roster))
+        run.warn(f"{what}\nThe run continues with {len(run.roster)} ranks.")
 
 
 def lose(run: Run, member: Member, reason: str) -> None:

@@ -72,6 +72,7 @@ def make_outcome(run: Run) -> Outcome:
         coordinator.committed,
         None if found is None else _to_tensor(found.data, found.dtype),
         None if found is None else found.donated,
+        {} if found is None else found.outer,
         run.ledger.epochs(),
         run.ledger.ranks,
         run.failures,

@@ -37,6 +37,8 @@ class CommitReport:
     metrics: dict[str, float]
     # Rank, epoch, batches and ranges of positions of each lease in it.
     work: list[tuple[int, int, int, tuple[Range, ...]]]
+    # The weighted sums behind the metrics: name → (sum, weight).
+    sums: Sums
 
 
 @dataclass(slots=True)
@@ -115,7 +117,7 @@ class Ledger:
             totals.samples += sum(stop - start for start, stop in ranges)
             work.append((lease.rank, lease.epoch, steps, ranges))
         loss, metrics = window.means()
-        return CommitReport(command, committed, loss, metrics, work)
+        return CommitReport(command, committed, loss, metrics, work, window.metrics)
 
     def epochs(self) -> dict[int, dict[str, float]]:
         """Return the means of each epoch: its loss and its metrics."""

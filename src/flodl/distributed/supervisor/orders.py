@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from flodl.core import log
 from flodl.distributed.coordination import (
     Command,
     Commit,
@@ -122,7 +121,7 @@ def _save(run: Run, message: Save) -> None:
 
 def _evict(run: Run, command: Evict) -> None:
     member = run.roster.get(command.rank)
-    log.warn("rank %d is ended: %s.", command.rank, command.reason)
+    run.warn(f"rank {command.rank} is ended: {command.reason}.")
     run.note("evict", rank=command.rank, reason=command.reason)
     if member is not None:
         member.is_evicted = True
@@ -146,7 +145,7 @@ def forget(run: Run, rank: int) -> None:
 
 
 def _refuse(run: Run, command: Refuse) -> None:
-    log.warn("%s.", command.reason)
+    run.warn(f"{command.reason}.")
     run.note("refuse", rank=command.rank, reason=command.reason)
     run.ledger.forget(command.rank)
     run.roster.send(command.rank, command)

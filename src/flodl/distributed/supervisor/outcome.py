@@ -33,6 +33,8 @@ class Outcome:
     consensus: Tensor | None
     # What the worker that sent the consensus would donate to a rank that joins: its optimizer state.
     donated: bytes | None
+    # The state of the outer optimizer.
+    outer: dict[str, Any]
     # The loss and the metrics of each epoch, over committed work.
     epochs: dict[int, dict[str, float]]
     ranks: dict[int, RankTotals]

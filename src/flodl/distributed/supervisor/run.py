@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from flodl.core import log
 from flodl.distributed.coordination import Command, Coordinator, Event, Plan, Reduce, SavePoint
-from flodl.distributed.ranks import Consensus, Failure, Save
+from flodl.distributed.ranks import Consensus, Failure, Save, Tell
 
 from .clock import Clock
 from .journal_file import JournalFile
@@ -29,6 +30,7 @@ class Callbacks:
 
     on_commit: Callable[[CommitReport], object] | None = None
     on_save: Callable[[SaveReport], object] | None = None
+    on_warning: Callable[[str], object] | None = None
 
 
 @dataclass(slots=True)
@@ -81,6 +83,8 @@ class Run:
     failures: list[Failure] = field(default_factory=list)
     consensus: Consensus | None = None
     over: Over | None = None
+    # The last message of the caller to all workers, for those that join.
+    told: Tell | None = None
 
     def tell(self, event: Event) -> None:
         """Pass an event to the coordinator, and queue what it asks for."""
@@ -126,6 +130,13 @@ class Run:
         """Return the ranks that hold the current version."""
         version = self.coordinator.version
         return [member.rank for member in self.roster if member.holds == version]
+
+    def warn(self, text: str) -> None:
+        """Report what the user should know; by default, to the log."""
+        if self.callbacks.on_warning is not None:
+            self.callbacks.on_warning(text)
+        else:
+            log.warn("%s", text)
 
     def note(self, kind: str, **fields: Any) -> None:
         self.log.write(kind, **fields)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flodl.core import DistributedError, log
+from flodl.core import DistributedError
 from flodl.core.interrupts import uninterrupted
 from flodl.distributed.coordination import Coordinator, CoordinatorSettings, Leaving, Tick
 from flodl.distributed.coverage import Epochs
-from flodl.distributed.ranks import Fault, RankInfo, Start, WorkerFactory
+from flodl.distributed.ranks import Fault, RankInfo, Start, Tell, WorkerFactory
 
 from .answers import handle, lose
 from .ending import end_ranks, fetch_consensus, make_outcome
@@ -64,6 +64,7 @@ class Supervisor:
         on_commit: Callable[[CommitReport], object] | None = None,
         on_save: Callable[[SaveReport], object] | None = None,
         on_event: Callable[[Record], object] | None = None,
+        on_warning: Callable[[str], object] | None = None,
         launcher: Launcher | None = None,
         host: str = "127.0.0.1",
         may_wait: bool = False,
@@ -86,7 +87,7 @@ class Supervisor:
         self._run = Run(
             coordinator,
             supervision or SupervisorSettings(),
-            Callbacks(on_commit, on_save),
+            Callbacks(on_commit, on_save, on_warning),
             RunLog(None if run_log is None else Path(run_log), on_event),
             Ledger(epochs.batch_size),
             found,
@@ -108,6 +109,17 @@ class Supervisor:
     def remove_rank(self, rank: int) -> None:
         """Let a rank leave, once its work is committed."""
         self._request(lambda: self._leave(rank))
+
+    def tell(self, data: Any) -> None:
+        """Pass data to `Worker.told` of every rank before its next plan, and of those that join later.
+
+        Call it from a callback: what ranks receive after a save point is sent once `on_save` returned.
+        """
+        run = self._run
+        run.told = Tell(data)
+        for member in run.roster:
+            if member.has_joined:
+                run.roster.send(member.rank, run.told)
 
     def stop(self, reason: str = "it was asked to stop") -> None:
         """End the run. Work that is not committed is dropped."""
@@ -196,7 +208,7 @@ class Supervisor:
 
     def _end(self, member: Member, reason: str) -> None:
         run = self._run
-        log.warn("rank %d is ended: %s.", member.rank, reason)
+        run.warn(f"rank {member.rank} is ended: {reason}.")
         run.note("evict", rank=member.rank, reason=reason)
         member.is_evicted = True
         run.roster.remove(member)

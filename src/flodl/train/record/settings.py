@@ -16,6 +16,8 @@ from ..session import Session
 def config_of(session: Session) -> dict[str, Any]:
     """Return the settings that a resumed run is compared by."""
     loader, settings = session.loader, asdict(session.settings)
+    if not session.settings.devices:
+        del settings["devices"], settings["policy"]
     return {
         "batch_size": None if loader is None else loader.batch_size,
         "device": str(session.device),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from torch import Tensor
@@ -39,7 +38,7 @@ def collect_parts(session: Session, cursor: BatchCursor, hooks: Hooks) -> dict[s
         "history": session.history,
         "trainer": {
             **fixed_settings(session),
-            **asdict(session.position),
+            **session.position.saved(),
             "num_rollbacks": session.num_rollbacks,
             "skipped_in_a_row": 0 if skipped is None else skipped.row,
             "modes": modes_of(model),
@@ -56,6 +55,7 @@ def collect_parts(session: Session, cursor: BatchCursor, hooks: Hooks) -> dict[s
         "buffers": unsaved_buffers(model),
         "outside": {name: parameter.detach() for name, parameter in outside_model(session).items()},
         "config": {**(session.start.record or {}), **config_of(session)},
+        **({} if session.position.ranks is None else {"ranks": session.position.ranks}),
     }
 
 
@@ -102,7 +102,8 @@ def load_parts(
     session.history = list(parts["history"])
     session.num_rollbacks = parts["trainer"].get("num_rollbacks", 0)
     session.start.limit = parts["trainer"].get("limit")
-    session.position = Position(**{name: parts["trainer"][name] for name in asdict(session.position)})
+    saved = {name: parts["trainer"][name] for name in session.position.saved()}
+    session.position = Position(**saved, ranks=parts.get("ranks"))
     hooks.load_state_dict(parts["hooks"])
     if with_modes:
         restore_modes(session.model, parts["trainer"]["modes"])

@@ -1,0 +1,71 @@
+"""Which samples of the current epoch are trained: as a cursor on one device, as ranges on several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flodl.core import TrainError
+from flodl.distributed.coordination import Coordinator
+from flodl.distributed.coverage import Epochs
+
+Ranges = Sequence[Sequence[int]]
+
+
+def start_state(
+    *, num_samples: int, unit: int, num_epochs: int, epoch: int, committed: Ranges, updates: int
+) -> dict[str, Any]:
+    """Return the state of a coordinator that starts within an epoch; `unit` is the samples of an update.
+
+    >>> state = start_state(
+    ...     num_samples=100, unit=10, num_epochs=3, epoch=1, committed=[(0, 20), (30, 40)], updates=13
+    ... )
+    >>> state["epochs"]["pools"][0]["returned"], state["committed"]
+    ([[20, 30]], 13)
+    """
+    for bound in (bound for each in committed for bound in each):
+        if bound % unit and bound != num_samples:
+            raise TrainError(
+                f"the saved run stopped after sample {bound} of an epoch, which is not a multiple of the "
+                f"{unit} samples of an update. Resume with the original batch_size and accumulate."
+            )
+    cursor = max((stop for _, stop in committed), default=0)
+    pool = {
+        "total": num_samples,
+        "batch_size": unit,
+        "epoch": epoch,
+        "cursor": cursor,
+        "returned": _holes(committed),
+        "committed": [list(each) for each in committed],
+        "next_ticket": 0,
+        "leases": [],
+    }
+    fresh = Epochs(num_samples=num_samples, batch_size=unit, num_epochs=num_epochs).state()
+    epochs = Epochs.from_state({**fresh, "current": epoch, "pools": [pool]})
+    return {**Coordinator(epochs).state(), "committed": updates}
+
+
+def _holes(committed: Ranges) -> list[list[int]]:
+    stops = [0, *(stop for _, stop in committed)]
+    return [[stop, start] for stop, (start, _) in zip(stops, committed) if start > stop]
+
+
+def committed_in(coordinator: Mapping[str, Any], epoch: int) -> list[list[int]]:
+    """Return the committed ranges of an epoch, from the state of a coordinator."""
+    pools = coordinator["epochs"]["pools"]
+    found: Ranges = next((pool["committed"] for pool in pools if pool["epoch"] == epoch), [])
+    return [list(each) for each in found]
+
+
+def is_prefix(committed: Ranges) -> bool:
+    """Return whether one device can continue after these positions.
+
+    >>> is_prefix([]), is_prefix([(0, 8)]), is_prefix([(4, 8)]), is_prefix([(0, 4), (8, 12)])
+    (True, True, False, False)
+    """
+    return not committed or (len(committed) == 1 and committed[0][0] == 0)
+
+
+def num_batches_in(committed: Ranges, batch_size: int) -> int:
+    """Return how many batches these positions are."""
+    return sum(-(-(stop - start) // batch_size) for start, stop in committed)

@@ -1,0 +1,177 @@
+"""Trainers on several ranks, forked from a process that has imported torch already: that takes seconds."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from flodl import Trainer
+from flodl.distributed.ranks import Link
+from flodl.distributed.supervisor import Supervisor
+
+TEMPLATE = """
+import os, signal, socket, sys
+sys.path[:] = {path!r}
+import cloudpickle, torch
+from flodl.distributed.ranks.main import main
+import flodl.train.ranks.worker
+from flodl import TrainStep
+torch.set_num_threads(1)
+# The first optimizer and the first step import much more.
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+TrainStep(model, optimizer, lambda m, x: m(x).mean(), tier="eager")(torch.ones(2, 1))
+control = socket.socket(fileno={handle})
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+template = os.getpid()
+control.send(b"ready")
+while True:
+    data, handles, _, _ = socket.recv_fds(control, 1, 1)
+    if not data:
+        break
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            os.setsid()
+            control.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            main(handles[0], template)
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(handles[0])
+    control.send(str(pid).encode())
+"""
+
+
+class ForkedRank:
+    def __init__(self, pid, connected):
+        self.pid, self.host = pid, socket.gethostname()
+        self.link = Link(connected)
+        self.sentinel = os.pidfd_open(pid)
+
+    def exit_reason(self):
+        return "its process ended" if select.select([self.sentinel], [], [], 0)[0] else None
+
+    def kill(self):
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        select.select([self.sentinel], [], [], 1.0)
+
+    def close(self):
+        self.link.close()
+        os.close(self.sentinel)
+
+
+class ForkLauncher:
+    def __init__(self):
+        self._own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        program = TEMPLATE.format(path=sys.path, handle=other.fileno())
+        self._process = subprocess.Popen([sys.executable, "-c", program], pass_fds=[other.fileno()])
+        other.close()
+        assert self._own.recv(16) == b"ready"
+
+    def start(self, spec):
+        own, other = socket.socketpair()
+        with other:
+            socket.send_fds(self._own, [b"r"], [other.fileno()])
+            return ForkedRank(int(self._own.recv(16)), own)
+
+    def close(self):
+        self._own.close()
+        self._process.wait(10)
+
+
+@pytest.fixture(scope="session")
+def launcher():
+    found = ForkLauncher()
+    yield found
+    found.close()
+
+
+class Supervision:
+    """Short deadlines, and what the supervisor of the last run wrote to its log."""
+
+    def __init__(self, launcher, patch):
+        self._launcher, self._patch = launcher, patch
+        self.records = []
+        self.use()
+
+    def use(self, *, faults=(), on_record=None, **settings):
+        def supervisor(*args, on_event, **options):
+            def record(found):
+                self.records.append(found)
+                on_event(found)
+                if on_record is not None:
+                    on_record(found)
+
+            return Supervisor(
+                *args,
+                on_event=record,
+                launcher=self._launcher,
+                faults=tuple(faults),
+                **{**options, **settings},
+            )
+
+        self._patch.setattr("flodl.train.ranks.fit.Supervisor", supervisor)
+
+    def kinds(self, kind):
+        return [record for record in self.records if record["kind"] == kind]
+
+    def check_coverage(self, num_samples, epochs):
+        """Each position of each epoch is committed exactly once."""
+        for epoch in epochs:
+            positions = [
+                position
+                for record in self.kinds("commit")
+                for _, found, _, ranges in record["work"]
+                if found == epoch
+                for start, stop in ranges
+                for position in range(start, stop)
+            ]
+            assert sorted(positions) == list(range(num_samples)), f"epoch {epoch}"
+
+
+@pytest.fixture
+def supervision(launcher, monkeypatch):
+    return Supervision(launcher, monkeypatch)
+
+
+@pytest.fixture
+def data():
+    x = torch.randn(240, 4, generator=torch.Generator().manual_seed(0))
+    return x, x @ torch.tensor([[1.0], [-2.0], [3.0], [0.5]]) + 1.0
+
+
+@pytest.fixture
+def make(supervision):
+    """Return a function that makes a trainer on two ranks; arguments override its settings."""
+
+    def make_trainer(model=None, step_fn=None, **settings):
+        def loss_of(model, x, y):
+            error = model(x) - y
+            return error.square().mean(), {"mae": error.abs().mean()}
+
+        if model is None:
+            torch.manual_seed(0)
+            model = torch.nn.Linear(4, 1)
+        settings = {
+            "optimizer": lambda groups: torch.optim.SGD(groups, lr=0.05),
+            "devices": ["cpu", "cpu"],
+            "monitor": False,
+            "tier": "eager",
+            **settings,
+        }
+        if "device" in settings:
+            settings.pop("devices")
+        return Trainer(model, step_fn or loss_of, **settings)
+
+    return make_trainer
