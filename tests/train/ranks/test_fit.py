@@ -68,7 +68,7 @@ def test_a_limit_ends_each_epoch_early(make, data):
     assert (result.steps, result.ranks.samples) == (10, 80)
 
 
-def test_buffers_and_integer_buffers_come_back(make, data):
+def test_the_model_has_the_averaged_buffers_and_integer_buffers(make, data):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
     make(model).fit(data, epochs=2, batch_size=8)
