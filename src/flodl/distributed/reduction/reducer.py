@@ -137,6 +137,7 @@ class Reducer:
                 momentum.copy_(outer_state["momentum"])
         flat = self.state.read(self._spares.take())
         self._held = Version(version, flat, self.state.read_integers(), momentum)
+        self._background.mark()
 
     def rebuild(
         self, store: Store | None, generation: int, rank: int, members: tuple[int, ...], timeout_s: float

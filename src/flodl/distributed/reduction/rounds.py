@@ -63,6 +63,7 @@ class Round:
         flat = self._take()
         if contributed is None:
             flat.copy_(held.flat)
+            self._wait_for_device()
             return Version(command.window + 1, flat, held.integers, held.momentum)
         self.divergence = 0.0
         flat.copy_(contributed.flat)
