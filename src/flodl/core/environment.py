@@ -11,6 +11,7 @@
 | `FDL_ENV`               | the overlay of fdl.yml to use, as with `--env`                                  |
 | `FLODL_RESOLVED_CONFIG` | the settings of a run: every value and its origin, as JSON or a JSON file       |
 | `FLODL_MONITOR`         | 1: a Trainer serves its live page, as with `fdl run … --monitor`                |
+| `FLODL_LAUNCH`          | where ranks run, as JSON: set by `fdl launch` for the program that it starts     |
 | `FDL_PROJECT_ROOT`      | in a container: where the project is mounted                                    |
 | `FDL_NO_UPDATE_CHECK`   | if set, even to an empty string: `fdl` does not look for a newer flodl          |
 | `CI`                    | the same; and unless 0 or false: lines of text instead of a progress bar        |
@@ -22,7 +23,8 @@
 | `VIRTUAL_ENV`           | the active virtual environment, whose Python runs the commands of a project     |
 | `CONDA_PREFIX`          | the same for conda                                                              |
 
-Options of a script may name further variables (`option(env=…)`), which are read by that name.
+Options of a script may name further variables (`option(env=…)`), which are read by that name. The variables
+of torchrun are listed in `TORCHRUN`.
 """
 
 from __future__ import annotations
@@ -34,6 +36,18 @@ from typing import Any
 RESOLVED_CONFIG = "FLODL_RESOLVED_CONFIG"
 MONITOR = "FLODL_MONITOR"
 PROJECT_ROOT = "FDL_PROJECT_ROOT"
+LAUNCH = "FLODL_LAUNCH"
+# What torchrun tells the processes that it starts.
+TORCHRUN = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "GROUP_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_USE_AGENT_STORE",
+)
 NO_UPDATE_CHECK = "FDL_NO_UPDATE_CHECK"
 _MAX_CONFIG_BYTES = 1 << 24
 
@@ -79,6 +93,31 @@ def overlay_name() -> str:
 def monitor_requested() -> bool:
     """Return whether a run whose script does not mention a monitor should serve a live page."""
     return (os.environ.get("FLODL_MONITOR") or "0") != "0"
+
+
+def launch_text() -> str:
+    """Return where `fdl launch` wants ranks to run, as JSON, or an empty string."""
+    return os.environ.get("FLODL_LAUNCH") or ""
+
+
+def torchrun_variables() -> dict[str, str] | None:
+    """Return what torchrun tells this process, or None if it did not start it."""
+    found = {name: os.environ.get(name) or "" for name in TORCHRUN}
+    return found if found["TORCHELASTIC_RUN_ID"] and found["RANK"] else None
+
+
+def without_torchrun() -> dict[str, str]:
+    """Return the environment for a program that is not a rank of torchrun."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in TORCHRUN and not name.startswith("TORCHELASTIC_")
+    }
+
+
+def child_variables(launch: str) -> dict[str, str]:
+    """Return the environment for a program that runs elsewhere, with the place of its ranks."""
+    return {**os.environ, LAUNCH: launch}
 
 
 def inherited_flags() -> dict[str, str]:

@@ -7,8 +7,9 @@ file name.
 SUMMARIES = {
     "quickstart": "Train a small model on generated digits in less than a minute.",
     "init": "Create the folder NAME with a project that is ready to train.",
-    "add": "Add an extra of flodl to this project: hf, trackers or zstd.",
+    "add": "Add an extra of flodl to this project: hf, ray, trackers or zstd.",
     "run": "Run a command of this project's fdl.yml, or show what would run.",
+    "launch": "Run a script on several ranks: on this machine, with Ray or with torchrun.",
     "config": "Show every value of fdl.yml with its file and line, or check the file.",
     "schema": "List, refresh or clear the cached schemas of entries.",
     "monitor": "Show the dashboard of a run that is training, has finished or was killed.",

@@ -27,6 +27,7 @@ EXTRAS = {
         "models of the Hugging Face hub",
         "from flodl.hf import AutoModelForSequenceClassification",
     ),
+    "ray": Extra("training on the hosts of a Ray cluster", "fdl launch --on ray --ranks 2 train.py"),
     "trackers": Extra(
         "experiment trackers (MLflow, Weights & Biases, Trackio)", "from flodl.monitor import sinks"
     ),

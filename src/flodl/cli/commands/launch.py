@@ -1,0 +1,94 @@
+"""`fdl launch`: run a script on several ranks."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from flodl.cli.options import GivenPath, output_options
+from flodl.core.environment import LAUNCH
+from flodl.core.errors import SetupError
+from flodl.distributed.placement import ENGINES, Placement, parse_ranks
+from flodl.distributed.placement.commands import Launch, plan_launch
+
+_SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+@click.command("launch", context_settings=_SETTINGS)
+@click.option("--devices", metavar="LIST", help="A rank for each device: cuda:0,cuda:1 or cpu,cpu.")
+@click.option("--ranks", metavar="N", help="Number of ranks, or MIN:MAX with Ray. With torchrun, per host.")
+@click.option(
+    "--on", type=click.Choice(ENGINES), default="local", show_default=True, help="What starts ranks."
+)
+@click.option("--address", metavar="HOST:PORT", help="The Ray cluster, or the rendezvous of torchrun.")
+@click.option("--hosts", metavar="N", help="Number of hosts, or MIN:MAX; for torchrun.")
+@click.option("--restarts", type=click.IntRange(0), help="How often torchrun may restart; 3 by default.")
+@click.option("--explain", is_flag=True, help="Show what would be started, and start nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Like --explain, as one JSON object.")
+@output_options
+@click.argument("script", type=GivenPath())
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(
+    devices: str | None,
+    ranks: str | None,
+    on: str,
+    address: str | None,
+    hosts: str | None,
+    restarts: int | None,
+    explain: bool,
+    as_json: bool,
+    script: Path,
+    arguments: tuple[str, ...],
+) -> int:
+    """Run SCRIPT on several ranks. A Trainer in it that names no device trains on them.
+
+    The script runs once, in the process of the supervisor. The words after it are its arguments.
+
+    local starts one process per rank on this machine. ray places ranks on a running Ray cluster: survivors
+    continue when a rank is lost, and ranks join when nodes appear. torchrun starts ranks on the hosts that
+    run this command with the same --address; it restarts all of them after a loss, and the run resumes.
+    """
+    if not script.is_file():
+        raise SetupError(f"there is no script {script}. Pass the path of a Python file.")
+    placement = _placement(on, devices, ranks, address or "")
+    launch = plan_launch(placement, [str(script), *arguments], hosts=hosts, restarts=restarts)
+    if explain or as_json:
+        _show(launch, as_json=as_json)
+        return 0
+    if launch.in_actor:
+        from flodl.distributed.placement.ray_program import run_on_ray
+
+        return run_on_ray(launch.command, launch.placement)
+    from flodl.cli.execution.process import call
+
+    return call(launch.command, cwd=Path.cwd(), **{LAUNCH: launch.placement.to_json()})
+
+
+def _placement(on: str, devices: str | None, ranks: str | None, address: str) -> Placement:
+    if (devices is None) == (ranks is None):
+        neither, both = "neither --devices nor --ranks is given", "--devices and --ranks exclude each other"
+        given = neither if devices is None else both
+        raise SetupError(f"{given}. Pass one of them: --ranks 2, or --devices cuda:0,cuda:1.")
+    if devices is not None:
+        names = tuple(name.strip() for name in devices.split(",") if name.strip())
+        if not names:
+            raise SetupError("--devices is empty. Write for example --devices cuda:0,cuda:1.")
+        return Placement(on=on, devices=names, address=address)
+    assert ranks is not None
+    return Placement(on=on, ranks=parse_ranks(ranks), address=address)
+
+
+def _show(launch: Launch, *, as_json: bool) -> None:
+    environment = {LAUNCH: launch.placement.to_json()}
+    if as_json:
+        facts = {"on": launch.placement.on, "command": launch.command, "starts": launch.starts}
+        click.echo(json.dumps({**facts, "environment": environment}))
+        return
+    for line in launch.starts:
+        click.echo(line)
+    words = ["python" if word == sys.executable else word for word in launch.command]
+    click.echo(f"\n{LAUNCH}={shlex.quote(environment[LAUNCH])} \\\n  {shlex.join(words)}")

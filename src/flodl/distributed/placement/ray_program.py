@@ -1,0 +1,67 @@
+"""Running a program as the supervisor of ranks on a Ray cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+from flodl.core import DistributedError, environment
+
+from .places import Placement
+from .ray_agent import ProgramAgent
+from .ray_cluster import connect, first_line
+
+
+def run_on_ray(command: Sequence[str], placement: Placement) -> int:
+    """Run a program in an actor on this host, print what it prints, and return its exit code.
+
+    SIGINT and SIGTERM are passed on, so that the program can save.
+    """
+    ray = connect(placement.address, relays_output=False)
+    context = ray.get_runtime_context()
+    here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(context.get_node_id(), soft=False)
+    told = replace(placement, address=context.gcs_address)
+    variables = environment.child_variables(told.to_json())
+    actor_class = ray.remote(num_cpus=0, max_restarts=0, concurrency_groups={"control": 1})(ProgramAgent)
+    agent = actor_class.options(scheduling_strategy=here).remote([*command], variables, os.getcwd())
+    with _passing_signals(agent):
+        try:
+            return _relay_output(ray, agent)
+        except ray.exceptions.RayActorError as error:
+            raise DistributedError(
+                f"the actor of the supervisor is gone: {first_line(error)}. Run the same command again; a "
+                "run that resumes continues from its last save."
+            ) from None
+        finally:
+            with suppress(Exception):
+                ray.kill(agent, no_restart=True)
+
+
+def _relay_output(ray: Any, agent: Any) -> int:
+    while True:
+        found = ray.get(agent.read.remote())
+        if isinstance(found, int):
+            return found if found >= 0 else 1
+        name, data = found
+        stream = sys.stdout if name == "stdout" else sys.stderr
+        stream.buffer.write(data)
+        stream.flush()
+
+
+@contextmanager
+def _passing_signals(agent: Any) -> Iterator[None]:
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        agent.signal.options(concurrency_group="control").remote(number)
+
+    previous = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

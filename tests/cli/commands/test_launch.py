@@ -1,0 +1,77 @@
+"""`fdl launch`: what it would start, and its errors. Real launches are in tests/distributed/placement."""
+
+import json
+
+import pytest
+
+from flodl.cli import main
+from flodl.distributed.placement import Placement
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    return "train.py"
+
+
+def test_explain_shows_each_rank_and_starts_nothing(script, capfd):
+    assert main(["launch", "--devices", "cuda:0, cpu", "--explain", script, "--lr", "0.1"]) == 0
+    out = capfd.readouterr().out
+    assert out.splitlines()[:3] == [
+        "supervisor: this host, runs train.py",
+        "rank 0: this host, cuda:0",
+        "rank 1: this host, cpu",
+    ]
+    assert "train.py --lr 0.1" in out
+    assert "trained" not in out
+
+
+def test_json_has_the_command_and_the_environment(script, capfd):
+    assert main(["launch", "--on", "torchrun", "--ranks", "2", "--json", script]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["on"] == "torchrun"
+    assert found["command"][1:3] == ["-m", "torch.distributed.run"]
+    told = Placement.from_json(found["environment"]["FLODL_LAUNCH"])
+    assert told == Placement(on="torchrun", ranks=(2, 2))
+
+
+def test_a_script_learns_where_its_ranks_run_and_its_exit_code_is_returned(script, tmp_path, capfd):
+    (tmp_path / script).write_text(
+        "import os, sys; print(os.environ['FLODL_LAUNCH'], sys.argv[1:]); sys.exit(3)"
+    )
+    assert main(["launch", "--devices", "cpu,cpu", script, "--json", "-v"]) == 3
+    assert capfd.readouterr().out == '{"on": "local", "devices": ["cpu", "cpu"]} [\'--json\', \'-v\']\n'
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--devices", "gpu:0"], "the device 'gpu:0' is unknown. Write cpu, cuda or cuda:0."),
+        (["--devices", " , "], "--devices is empty"),
+        (["--on", "ray", "--devices", "cuda:1"], "Ray chooses the GPU: write cuda"),
+        ([], "neither --devices nor --ranks is given"),
+        (["--devices", "cpu", "--ranks", "1"], "exclude each other"),
+        (["--ranks", "many"], "'many' is not a number of ranks"),
+        (["--on", "torchrun", "--ranks", "1", "--hosts", "2"], "several hosts need an address"),
+    ],
+)
+def test_errors_say_what_to_pass(script, words, message, capfd):
+    assert main(["launch", *words, script]) == 1
+    assert message in capfd.readouterr().err
+
+
+def test_a_script_that_does_not_exist_is_an_error(tmp_path, capfd):
+    assert main(["launch", "--ranks", "2", str(tmp_path / "none.py")]) == 1
+    assert "there is no script" in capfd.readouterr().err
+
+
+def test_without_ray_the_error_names_the_extra(script, monkeypatch, capfd):
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    assert main(["launch", "--on", "ray", "--ranks", "2", "--explain", script]) == 1
+    assert "pip install 'flodl[ray]'" in capfd.readouterr().err
+
+
+def test_an_engine_that_does_not_exist_is_a_usage_error(script, capfd):
+    assert main(["launch", "--on", "slurm", "--ranks", "2", script]) == 2
+    assert "'slurm' is not one of 'local', 'ray', 'torchrun'" in capfd.readouterr().err
