@@ -504,3 +504,20 @@ def test_before_the_first_commit_another_rank_starts_if_the_first_one_is_lost(ma
     world.complete()
     world.finish()
     assert world.coordinator.status == "finished"
+
+
+def test_the_only_rank_that_holds_the_version_leaves_after_another_received_it(make_world):
+    world = make_world(0, 1, meeting=MeetingSettings(quorum=0.5, max_grace=0.0))
+    world.complete()
+    world.leave(1)
+    world.arrive(1)
+    assert world.reduce.members == (1,)
+    world.complete()
+    assert not world.reasons(Release)
+    assert 1 in world.ranks
+    world.arrive(0)
+    assert (world.reduce.members, world.reduce.donor) == ((0, 1), 1)
+    world.complete()
+    assert world.last(Release).rank == 1
+    world.finish()
+    assert world.coordinator.status == "finished"

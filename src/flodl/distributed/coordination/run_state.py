@@ -98,8 +98,13 @@ class RunState:
             self.out.append(plan)
 
     def release_leaving(self, seats: list[Seat]) -> None:
+        """Release ranks that asked for it; the only one that holds the version stays until others do."""
         for seat in seats:
-            if seat.is_leaving and seat.is_idle:
+            if (
+                seat.is_leaving
+                and seat.is_idle
+                and sum(s.base == self.version for s in self.seats.values()) > 1
+            ):
                 self.out.append(Release(seat.rank, "all its work is committed"))
                 self.membership.leave(seat.rank)
                 self.forget(seat.rank)

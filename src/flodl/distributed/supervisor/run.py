@@ -126,6 +126,14 @@ class Run:
         soonest = min(deadlines, default=float("inf"))
         return None if soonest == float("inf") else max(0.0, soonest)
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether nothing can happen any more; every plan and every reduction has a deadline."""
+        is_idle = self.coordinator.status == "running" and self.coordinator.wake_ms == float("inf")
+        if not is_idle or self.clock.is_paused or self.pending or self.may_wait:
+            return False
+        return all(member.has_joined for member in self.roster)
+
     def holders(self) -> list[int]:
         """Return the ranks that hold the current version."""
         version = self.coordinator.version

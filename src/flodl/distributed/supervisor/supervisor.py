@@ -162,6 +162,8 @@ class Supervisor:
             run.tell(_TICK)
         carry_out(run)
         self._replace_lost()
+        if run.is_stuck and not self._requests:
+            run.end("stopped", "no rank has work, and no event is left to wait for", is_error=True)
 
     def _launch(self, rank: int, spec: RankSpec) -> None:
         run = self._run
