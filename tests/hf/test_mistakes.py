@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from flodl import Trainer
+from flodl.checkpoint import best
 from flodl.core import FlodlError, HFError
 from flodl.hf import (
     AutoModel,
@@ -199,12 +200,15 @@ def test_answers_are_scored_with_padding_on_the_left(models, tmp_path) -> None:
     assert 0 <= result.metrics["eval_squad_f1"] <= 100
 
 
-def test_evaluation_on_the_training_texts_is_reported(models, capsys) -> None:
+def test_choosing_weights_on_the_training_texts_is_reported(models, capsys, tmp_path) -> None:
     model = models["seqcls"]
     train, same = model.dataset(TEXTS, LABELS), model.dataset(TEXTS, LABELS)
-    fit(model, train, same)
+    other = model.dataset(TEXTS[:4], LABELS[:4])
+    metrics = {"metrics": model.metrics(), "outputs": outputs, "keep": best("eval_accuracy")}
+    fit(model, train, same, checkpoint_dir=tmp_path / "a", **metrics)
     assert capsys.readouterr().err.count("the evaluation data is the training data") == 1
-    fit(model, train, model.dataset(TEXTS[:4], LABELS[:4]))
+    fit(model, train, other, checkpoint_dir=tmp_path / "b", **metrics)
+    fit(model, train, same)
     assert "training data" not in capsys.readouterr().err
 
 

@@ -17,7 +17,7 @@ from flodl.monitor import Monitor
 
 from .batches.batch_lists import hint_at_batches
 from .batches.loaders import preserve_position
-from .callbacks.watched import may_add_metrics, watched_metrics
+from .callbacks.watched import all_watched, may_add_metrics
 from .checks.gradients import check_gradients
 from .evaluation.evaluator import as_arguments
 from .evaluation.names import SKIPPED, check_names, check_number
@@ -115,8 +115,7 @@ def _report_unsaved(run: Run, batch: Any, written: Mapping[str, list[Tensor]]) -
 def _check_watched(run: Run, names: set[str]) -> None:
     """Raise if a hook or the policy of the bundles watches a metric that the run does not have."""
     keep = None if run.directory is None else run.directory.keep
-    watched = [*watched_metrics(run.hooks.all)]
-    watched += [] if keep is None else [(f"keep={keep}", name) for name in keep.metrics]
+    watched = all_watched(run.hooks.all, keep)
     unknown = [(who, name) for who, name in watched if name not in names]
     if not unknown or may_add_metrics(run.hooks.all):
         return

@@ -27,9 +27,10 @@ from .batches.batch_lists import USUAL, Usual, hint_at_batches
 from .batches.loaders import check_repeatable, preserve_position
 from .build import build_optimizer, select_device
 from .callbacks.dispatch import Hooks
+from .callbacks.watched import all_watched
 from .checks.attributes import CheckedAttributes
 from .checks.calls import explained
-from .checks.start import EVALUATES_TRAINING_DATA, is_same_data
+from .checks.start import chosen_on_training_data
 from .checks.step_function import check_step_function
 from .epoch import run_epoch
 from .evaluation.ema import AveragedWeights
@@ -247,8 +248,10 @@ class Trainer(CheckedAttributes):
                 check_repeatable(eval_data)
             if eval_data is None:
                 self._run.report_unused_metrics()
-            elif is_same_data(train_data, eval_data):
-                self._run.reports.warn(EVALUATES_TRAINING_DATA)
+            directory = self._run.directory
+            watched = all_watched(self._run.hooks.all, None if directory is None else directory.keep)
+            for warning in chosen_on_training_data(train_data, eval_data, watched):
+                self._run.reports.warn(warning)
             if self._ranks is not None:
                 fit_on_ranks(self._run, self._ranks, loader, eval_data, self._make_optimizer)
             while self.epochs < epochs and not self.stop_reason:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from flodl.checkpoint import best
 from flodl.optim import (
     CosineScheduler,
     CyclicLR,
@@ -12,6 +13,7 @@ from flodl.optim import (
     StepDecay,
     WarmupScheduler,
 )
+from flodl.train import EarlyStopping
 from flodl.train.checks.start import schedule_ends_early
 
 IN_EPOCHS = [
@@ -78,9 +80,15 @@ def test_a_run_warns_about_a_learning_rate_of_zero(make, data, capsys):
     )
 
 
-def test_evaluation_on_the_training_data_is_reported(make, capsys):
+def test_choosing_weights_by_an_evaluation_on_the_training_data_is_reported(make, capsys, tmp_path):
     data = torch.ones(8, 3), torch.ones(8, 1)
-    make().fit(data, epochs=1, batch_size=4, eval_data=tuple(data))
-    assert capsys.readouterr().err.count("the evaluation data is the training data") == 1
-    make().fit(data, epochs=1, batch_size=4, eval_data=(data[0].clone(), data[1]))
-    assert "training data" not in capsys.readouterr().err
+    other = data[0].clone(), data[1]
+    message = "the evaluation data is the training data"
+    make(hooks=[EarlyStopping("eval_loss")]).fit(data, epochs=1, batch_size=4, eval_data=tuple(data))
+    assert f"EarlyStopping watches 'eval_loss', and {message}" in capsys.readouterr().err
+    kept = {"keep": best("eval_loss", mode="min")}
+    make(checkpoint_dir=tmp_path / "a", **kept).fit(data, epochs=1, batch_size=4, eval_data=data)
+    assert capsys.readouterr().err.count(message) == 1
+    make(checkpoint_dir=tmp_path / "b", **kept).fit(data, epochs=1, batch_size=4, eval_data=other)
+    make().fit(data, epochs=1, batch_size=4, eval_data=data)
+    assert message not in capsys.readouterr().err

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
+from flodl.checkpoint import Policy
+
 from .standard import MetricWatcher
 
 # What a callback uses to add an item to a dictionary.
@@ -28,6 +30,12 @@ def watched_metrics(callbacks: Iterable[Any]) -> Iterator[tuple[str, str]]:
         names = getattr(callback, "watches", ())
         for name in (names,) if isinstance(names, str) else names:
             yield type(callback).__name__, name
+
+
+def all_watched(callbacks: Iterable[Any], keep: Policy | None) -> list[tuple[str, str]]:
+    """Return who watches which metric: the callbacks, and the policy of the bundles."""
+    kept = () if keep is None else keep.metrics
+    return [*watched_metrics(callbacks), *((f"keep={keep}", name) for name in kept)]
 
 
 def notes_of(callbacks: Iterable[Any]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from flodl.optim import StepSchedule
@@ -12,10 +12,6 @@ from ..session import Session
 # A rate below this part of the highest one trains nothing.
 NEGLIGIBLE = 1e-4
 NUM_SAMPLES = 32
-EVALUATES_TRAINING_DATA = (
-    "the evaluation data is the training data, so the metrics of the evaluation say nothing about new data. "
-    "Set some data aside."
-)
 # The number of distinct rates from which a decay is smooth.
 NUM_SMOOTH = 5
 
@@ -29,6 +25,22 @@ def warnings_at_start(session: Session, *, epochs: int, num_batches: int | None)
         per_epoch = -(-num_batches // session.train_step.settings.accumulate)
         if text := schedule_ends_early(session.schedule, per_epoch=per_epoch, epochs=epochs):
             yield text
+
+
+def chosen_on_training_data(
+    train_data: Any, eval_data: Any, watched: Iterable[tuple[str, str]]
+) -> Iterator[str]:
+    """Yield a warning if weights, or the end of a run, are chosen by an evaluation on the training data.
+
+    >>> [*chosen_on_training_data([1], [2], [("EarlyStopping", "eval_loss")])]
+    []
+    """
+    who, name = next((one for one in watched if one[1].startswith("eval_")), ("", ""))
+    if who and is_same_data(train_data, eval_data):
+        yield (
+            f"{who} watches {name!r}, and the evaluation data is the training data, so it says nothing about "
+            "new data. Set some data aside."
+        )
 
 
 def is_same_data(train_data: Any, eval_data: Any) -> bool:
