@@ -385,6 +385,18 @@ def test_a_late_rank_brings_its_work_to_the_next_window_with_its_own_weight_and_
     assert world.consensus[3] == pytest.approx(before + mean), "committed progress is never undone"
 
 
+def test_the_ranks_that_are_present_train_the_rest_of_an_epoch_without_those_that_are_late(make_world):
+    world = make_world(0, 1, 2, meeting=MeetingSettings(quorum=0.6), num_samples=4 * 90)
+    world.complete()
+    world.window()
+    world.arrive(0), world.arrive(1)
+    world.tick(), world.complete()
+    assert world.last(Commit).late == (2,)
+    assert [lease.batches for lease in world.last(Plan).leases] == [15, 15], "not 10 each, and then 5 each"
+    world.finish()
+    assert world.coordinator.committed == 90
+
+
 def test_work_that_started_too_many_versions_ago_is_refused_and_trained_by_others(make_world):
     world = make_world(0, 1, 2, meeting=MeetingSettings(quorum=0.6, max_staleness=2), num_samples=4000)
     world.complete()

@@ -62,6 +62,20 @@ def test_the_grace_period_adapts_to_how_late_ranks_are():
     assert graces[-1] == pytest.approx(4.0, abs=0.5)
 
 
+def test_the_grace_period_is_never_so_short_that_a_little_jitter_excludes_a_rank():
+    meeting = meeting_of(3, quorum=0.6, max_grace=0.1)
+    for version in range(1, 30):
+        start = version * 100.0
+        arrive(meeting, 0, start, base=version - 1)
+        grace = arrive(meeting, 1, start, base=version - 1) - start
+        arrive(meeting, 2, start, base=version - 1)
+        meeting.close()
+        meeting.advance(version, members=[0, 1, 2])
+        for rank in range(3):
+            meeting.expect(rank, base=version)
+    assert grace == 2.0
+
+
 def test_a_rank_that_never_comes_does_not_lengthen_the_grace_period():
     meeting = meeting_of(3, quorum=0.6, max_grace=0.1)
     arrive(meeting, 0, 100.0)

@@ -9,6 +9,8 @@ from typing import Any
 from .settings import MeetingSettings
 
 _SMOOTHING = 0.1
+# The shortest grace period, as a share of the longest.
+_LEAST_GRACE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,10 @@ class Meeting:
 
     def _grace_ms(self) -> float:
         most = self.settings.max_grace * self._window_ms
-        return most if self._lateness_ms is None else min(most, 2.0 * self._lateness_ms)
+        if self._lateness_ms is None:
+            return most
+        # A rank that is late by a millisecond would wait for a whole window if this became too short.
+        return min(most, max(2.0 * self._lateness_ms, _LEAST_GRACE * most))
 
     def _learn(self, late_ms: float) -> None:
         """Adapt the grace period to ranks for which waiting is worth it."""

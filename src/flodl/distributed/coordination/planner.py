@@ -43,7 +43,9 @@ class Planner:
             counts = {seat.rank: math.ceil(share * counts[seat.rank]) for seat in seats}
         total = sum([counts[seat.rank] for seat in seats])
         reason = f"counts by speed, {total} batches"
-        if total > free or total == 0 or (free - total <= _CRUMBS * total and free > total):
+        # The counts cover the whole rest of the epoch, and ranks at work do not come back for their part.
+        is_rest = share == 1.0 and self._elche.total >= free
+        if total > free or total == 0 or is_rest or (free - total <= _CRUMBS * total and free > total):
             counts = self._split(seats, free)
             reason = f"the last {free} batches"
         return self._grant(seats, counts, window, generation, committed, now_ms, reason)
