@@ -70,7 +70,7 @@ class Planner:
             count = max(1, min(most, round((until_ms - now_ms) / ms)))
         # Near the end, take a fair share of what is left.
         free, total = self._epochs.free_batches, self._elche.total
-        if count and free < total:
+        if count:
             count = min(count, max(1, math.ceil(free * self._elche.counts[seat.rank] / total)))
         return self._grant(
             (seat,),
