@@ -35,6 +35,8 @@ from typing import Any
 
 RESOLVED_CONFIG = "FLODL_RESOLVED_CONFIG"
 MONITOR = "FLODL_MONITOR"
+# Written, not read: which rank of a run a process is, for the user's code in it.
+RANK, WORLD_SIZE = "FLODL_RANK", "FLODL_WORLD_SIZE"
 PROJECT_ROOT = "FDL_PROJECT_ROOT"
 LAUNCH = "FLODL_LAUNCH"
 # What torchrun tells the processes that it starts.
@@ -202,3 +204,8 @@ def resolved_config() -> dict[str, dict[str, Any]]:
         return {}
     usable = isinstance(table, dict) and all(isinstance(entry, dict) for entry in table.values())
     return table if usable else {}
+
+
+def announce_rank(rank: int, world_size: int) -> None:
+    """Tell the code in this process which rank it runs in."""
+    os.environ[RANK], os.environ[WORLD_SIZE] = str(rank), str(world_size)

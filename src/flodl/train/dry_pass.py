@@ -12,7 +12,7 @@ from torch import Tensor
 from flodl.core import TrainError, log
 from flodl.core.paths import suggestion
 from flodl.core.rng_state import preserve_rng_state
-from flodl.engine import NotRestorable, carries_state, rehearse, sandbox, watch_outside
+from flodl.engine import NotRestorable, carries_state, explained, rehearse, sandbox, watch_outside
 from flodl.monitor import Monitor
 
 from .batches.batch_lists import hint_at_batches
@@ -65,12 +65,19 @@ def _trained_names(run: Run, batch: Any) -> set[str] | None:
 
     The step comes next, and raises the same error, or splits a batch for which memory ran out.
     """
+    arguments = as_arguments(batch)
     try:
-        loss, values = rehearse(run.session.train_step, as_arguments(batch))
+        loss, values = rehearse(run.session.train_step, arguments)
     except Exception as error:
         log.debug("the dry pass of a training batch: %s: %s", type(error).__name__, error)
         if isinstance(error, torch.OutOfMemoryError) and run.session.device.type == "cuda":
             torch.cuda.empty_cache()
+        elif run.session.settings.devices:
+            # The step would raise it in other processes.
+            better = explained(error, run.evaluator.step_fn, run.session.model, arguments, ())
+            if better is not None:
+                raise better from error
+            raise
         return None
     check_names(values)
     for name, value in values.items():

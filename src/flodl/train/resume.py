@@ -14,6 +14,7 @@ from .callbacks.standard import EarlyStopping
 from .evaluation.modes import modes_of
 from .learning_rate import optimizer_settings
 from .limit import check_same_limit
+from .ranks.coverage import check_ranges
 from .run import Run, Stage
 from .saving.bundle import load_parts
 from .saving.changed_record import changed_data
@@ -60,6 +61,7 @@ def resume_run(
     parts = read_bundle(bundle, verify=False)
     own_folder = directory is not None and bundle.path.parent == directory.bundles
     check_saved_run(session, parts, allow_different_structure=allow_different_structure)
+    check_ranges(parts, on_ranks=bool(session.settings.devices))
     if run.stage is not Stage.CLOSED:
         check_same_limit(parts["trainer"].get("limit"), run.progress.limit)
     with all_or_nothing(session, run.cursor, loader, run.hooks):

@@ -22,6 +22,8 @@ class RankInfo:
     rank: int
     device: str
     host: str
+    # The number of ranks at the start of the run.
+    num_ranks: int = 1
 
 
 @dataclass(slots=True)

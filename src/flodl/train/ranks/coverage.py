@@ -66,6 +66,19 @@ def is_prefix(committed: Ranges) -> bool:
     return not committed or (len(committed) == 1 and committed[0][0] == 0)
 
 
+def check_ranges(parts: Mapping[str, Any], *, on_ranks: bool) -> None:
+    """Raise if one device cannot continue a run that several devices have saved within an epoch."""
+    saved = parts.get("ranks")
+    if on_ranks or not saved or not parts["trainer"]["epoch_step"] or is_prefix(saved["committed"]):
+        return
+    raise TrainError(
+        "several devices have trained parts of an epoch that are not one after the other: samples "
+        f"{', '.join(f'{start} to {stop}' for start, stop in saved['committed'][:4])}. One device continues "
+        "after a sample, and would train some twice. Nothing was loaded. Resume with devices=[…], or from a "
+        "bundle of the end of an epoch."
+    )
+
+
 def num_batches_in(committed: Ranges, batch_size: int) -> int:
     """Return how many batches these positions are."""
     return sum(-(-(stop - start) // batch_size) for start, stop in committed)

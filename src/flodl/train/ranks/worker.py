@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from flodl.core import TrainError
+from flodl.core.environment import announce_rank
 from flodl.core.rng import manual_seed
 from flodl.data import Loader
 from flodl.distributed.coordination import Position, SavePoint
@@ -184,6 +185,7 @@ class TrainerWorker:
 
 def make_worker(info: RankInfo, path: str) -> TrainerWorker:
     """Create the worker of a rank from the file of the run."""
+    announce_rank(info.rank, info.num_ranks)
     payload = read_payload(Path(path), torch.device(info.device))
     return TrainerWorker(info, payload, Path(path).parent)
 

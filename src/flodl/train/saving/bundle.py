@@ -103,7 +103,7 @@ def load_parts(
     session.num_rollbacks = parts["trainer"].get("num_rollbacks", 0)
     session.start.limit = parts["trainer"].get("limit")
     saved = {name: parts["trainer"][name] for name in session.position.saved()}
-    session.position = Position(**saved, ranks=parts.get("ranks"))
+    session.position = Position(**saved, ranks=parts.get("ranks") if session.settings.devices else None)
     hooks.load_state_dict(parts["hooks"])
     if with_modes:
         restore_modes(session.model, parts["trainer"]["modes"])
