@@ -262,7 +262,7 @@ def run_ranks(launcher, counting_worker, tmp_path):
         settings = CoordinatorSettings(
             meeting=MeetingSettings(**(meeting or {})),
             suspicion=SuspicionSettings(
-                **{"floor_ms": 8000.0, "unknown_ms": 9000.0, "first_reduce_ms": 9000.0, "answer_ms": 200.0}
+                **{"floor_ms": 8000.0, "unknown_ms": 9000.0, "first_reduce_ms": 9000.0, "answer_ms": 1000.0}
                 | (suspicion or {})
             ),
             **coordinator,

@@ -56,7 +56,7 @@ def run_with_late_rank(run_ranks, tmp_path):
         return run_ranks(
             3, num_samples=3200, gate=(2, 0, gate), on_commit=on_commit,
             meeting={"quorum": 0.6, "max_grace": 0.05, **meeting},
-            coordinator={"cadence": CadenceSettings(growth=False)},
+            coordinator={"cadence": CadenceSettings(growth=False, rest_margin=0.99)},
         )  # fmt: skip
 
     return run

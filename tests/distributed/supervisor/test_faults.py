@@ -12,7 +12,7 @@ from flodl.distributed.ranks import Fault
 pytestmark = pytest.mark.slow
 
 # Deadlines for tests that wait for one. The others do not wait, so that a slow machine changes nothing.
-SHORT = {"floor_ms": 800.0}
+SHORT = {"floor_ms": 1500.0}
 
 
 def kinds(found, kind):
