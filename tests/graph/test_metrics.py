@@ -323,3 +323,19 @@ def test_a_wrong_call_says_what_to_do(model, call, words, tmp_path, monkeypatch)
     model.end_epoch()
     with pytest.raises(MetricError, match=words):
         call(model)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda model: model.record("a", 1.0, 32),
+            r"record got str, float, int by position.*weight=len\(x\)",
+        ),
+        (lambda model: model.record("a"), "record needs 'value'. Write graph.record"),
+        (lambda model: model.eta(), r"eta needs 'total_epochs'. Write graph.eta\(total_epochs\)"),
+    ],
+)
+def test_a_wrong_call_is_an_error_with_the_right_one(model, call, message):
+    with pytest.raises(MetricError, match=message):
+        call(model)

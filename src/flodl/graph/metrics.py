@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl.core import MetricError, PathError, log, paths
+from flodl.core.usage.calls import MetricCallError, explain_calls
 from flodl.observe import Book, Trend, TrendGroup, export, unknown_metric
 
 from .core import Initial
@@ -46,6 +47,7 @@ class GraphMetrics(GraphTree):
             self._book.start()
         return self
 
+    @explain_calls(MetricCallError, example="Write graph.record('loss', loss, weight=len(x)).")
     def record(self, path: str, value: Any, *, weight: float = 1.0) -> None:
         """Record a value of this step (a number or a tensor) without synchronizing with the device."""
         book, name = self._book_to_record(path)
@@ -123,6 +125,7 @@ class GraphMetrics(GraphTree):
             prefix + name: value for prefix, book in self._books() for name, value in book.latest().items()
         }
 
+    @explain_calls(MetricCallError, example="Write graph.eta(total_epochs).")
     def eta(self, total_epochs: int) -> float:
         """Estimate the remaining seconds from the recent epochs; NaN before the first has ended."""
         return self._book.eta(total_epochs)

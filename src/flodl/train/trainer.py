@@ -282,6 +282,7 @@ class Trainer(CheckedAttributes):
         loader = self.loader(data, batch_size)
         return resume_run(self._run, loader, how, allow_different_structure=allow_different_structure)
 
+    @explained
     def epoch(
         self, data: Any, batch_size: int | None = None, *, eval_data: Any = None, limit: int | None = None
     ) -> Iterator[Any]:
@@ -324,6 +325,7 @@ class Trainer(CheckedAttributes):
         run.after_batch(whole, loss)
         return loss
 
+    @explained
     def evaluate(self, data: Any, batch_size: int | Usual | None = USUAL) -> dict[str, float]:
         """Return loss, named values and metrics over a dataset, counting each sample once.
 
@@ -355,10 +357,12 @@ class Trainer(CheckedAttributes):
         """End the training after the current update."""
         self._run.session.stop_reason = reason or "stopped"
 
+    @explained
     def scale_lr(self, factor: float, *, least: float = 0.0) -> None:
         """Multiply the learning rate by a factor from now on, with or without a schedule."""
         scale_rates(self.optimizer, self.train_step.schedule, factor, least)
 
+    @explained
     def save(self, *, wait: bool = True, reason: str = "") -> None:
         """Save a bundle now, or at the end of the current accumulation window; `reason` is reported."""
         if self._run.saver is None:

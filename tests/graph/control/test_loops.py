@@ -314,3 +314,10 @@ def test_a_while_condition_that_is_true_at_once_is_explained_in_the_first_call(c
     FlowBuilder().loop_body(Double()).until_cond(small, 3).build()(ROWS)
     FlowBuilder().loop_body(Double()).while_cond(small, 3, masked=True).build()(ROWS)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("end", ["while_cond", "until_cond"])
+def test_a_condition_without_a_limit_is_an_error_with_the_right_call(end):
+    loop = FlowBuilder().loop_body(Double())
+    with pytest.raises(LoopError, match=rf"{end} needs 'max_iter'. Write {end}\(cond, max_iter=10\)"):
+        getattr(loop, end)(ThresholdHalt(1.0))

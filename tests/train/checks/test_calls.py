@@ -4,6 +4,7 @@ import pytest
 
 from flodl import Trainer
 from flodl.core import TrainError
+from flodl.train import EarlyStopping, Phase, ReduceOnPlateau
 
 WRONG = [
     ({"epoch": 3}, "fit has no argument 'epoch'. Did you mean 'epochs'"),
@@ -62,3 +63,44 @@ def test_a_type_error_of_the_step_function_is_not_taken_for_a_wrong_call(make, d
     with pytest.raises(TypeError) as caught:
         make(step_fn=broken).fit(data, epochs=1, batch_size=8)
     assert not isinstance(caught.value, TrainError)
+
+
+@pytest.mark.parametrize(
+    ("create", "message"),
+    [
+        (
+            lambda: EarlyStopping(monitor="eval_loss"),
+            "EarlyStopping has no argument 'monitor'. Pass the name",
+        ),
+        (
+            lambda: EarlyStopping("eval_loss", min_delta=0.1),
+            "EarlyStopping has no argument 'min_delta'. Write tol=",
+        ),
+        (
+            lambda: EarlyStopping("eval_loss", 3),
+            r"takes only metric that way.*Write EarlyStopping\('eval_loss', pa",
+        ),
+        (
+            lambda: ReduceOnPlateau("loss", min_lr=1e-5),
+            "ReduceOnPlateau has no argument 'min_lr'. Write least=",
+        ),
+        (lambda: Phase(), r"Phase needs 'epoch'. Write Phase\(3, thaw="),
+    ],
+)
+def test_a_wrong_argument_of_a_callback_is_an_error_with_the_right_one(create, message):
+    with pytest.raises(TrainError, match=message):
+        create()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda trainer: trainer.save("x.fdl"), r"save got str by position.*save_checkpoint\('model.fdl'"),
+        (lambda trainer: trainer.scale_lr(), r"scale_lr needs 'factor'. Write trainer.scale_lr\(0.1\)"),
+        (lambda trainer: trainer.evaluate(), r"evaluate needs 'data'. Write trainer.evaluate\(\(x, y\)\)"),
+        (lambda trainer: trainer.epoch(), "epoch needs 'data'. Write for batch in trainer.epoch"),
+    ],
+)
+def test_a_wrong_call_of_a_method_of_a_trainer_is_an_error_with_the_right_one(make, call, message):
+    with pytest.raises(TrainError, match=message):
+        call(make())

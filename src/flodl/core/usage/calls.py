@@ -8,7 +8,15 @@ from functools import wraps
 from inspect import Parameter, signature
 from typing import Any, ParamSpec, TypeVar
 
-from ..errors import CheckpointError, DataError, FlodlError, MonitorError, ScheduleError
+from ..errors import (
+    CheckpointError,
+    DataError,
+    FlodlError,
+    LoopError,
+    MetricError,
+    MonitorError,
+    ScheduleError,
+)
 from ..paths import suggestion
 
 P = ParamSpec("P")
@@ -30,6 +38,14 @@ class MonitorCallError(MonitorError, TypeError):
 
 class ScheduleCallError(ScheduleError, TypeError):
     """A schedule was created with the wrong arguments."""
+
+
+class MetricCallError(MetricError, TypeError):
+    """A method for metrics was called with the wrong arguments."""
+
+
+class LoopCallError(LoopError, TypeError):
+    """The end of a loop was called with the wrong arguments."""
 
 
 class CheckpointCallError(CheckpointError, TypeError):

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from flodl.core import BuildError, LoopError, RefError
 from flodl.core.paths import check_name, suggestion
+from flodl.core.usage.calls import LoopCallError, explain_calls
 
 from ..control import Loop, Map
 from ..control.loop import Asked
@@ -28,10 +29,12 @@ class LoopBuilder(Unfinished, Generic[Flow]):
         """Run the body exactly `n` times."""
         return self._close(self, lambda: (Loop(self._body, turns=_check_count(n, "for_n")), None))
 
+    @explain_calls(LoopCallError, example="Write while_cond(cond, max_iter=10).")
     def while_cond(self, cond: Target, max_iter: int, *, masked: bool = False) -> Flow:
         """Check the condition before each iteration and stop when it is above zero: 0 to `max_iter` times."""
         return self._close_with(cond, max_iter, "before", masked, "while_cond")
 
+    @explain_calls(LoopCallError, example="Write until_cond(cond, max_iter=10).")
     def until_cond(self, cond: Target, max_iter: int, *, masked: bool = False) -> Flow:
         """Check the condition after each iteration and stop when it is above zero: 1 to `max_iter` times."""
         return self._close_with(cond, max_iter, "after", masked, "until_cond")

@@ -9,8 +9,10 @@ from flodl.core import TrainError
 from flodl.core.formats import counted
 from flodl.core.integers import is_integer
 from flodl.core.metric_modes import Mode, mode_of_metric
+from flodl.core.usage.calls import explain_creation
 from flodl.graph import Graph
 
+from ..checks.calls import WrongCallError
 from .hooks import TrainerControls
 from .patience import Patience, metric_of
 
@@ -67,6 +69,20 @@ class MetricWatcher:
         self._patience.load_state_dict(state)
 
 
+# Names that other frameworks use, and what to write here.
+_ELSEWHERE = {
+    "monitor": "Pass the name of the metric first, for example 'eval_loss'.",
+    **dict.fromkeys(("min_delta", "threshold"), "Write tol=…."),
+    "min_lr": "Write least=….",
+    "restore_best_weights": "Write Trainer(…, checkpoint_dir=…, keep=best('eval_loss')), and load "
+    "best_bundle(…).",
+    **dict.fromkeys(("unfreeze", "train"), "Write thaw=[…]."),
+}
+
+
+@explain_creation(
+    WrongCallError, elsewhere=_ELSEWHERE, example="Write EarlyStopping('eval_loss', patience=3)."
+)
 class EarlyStopping(MetricWatcher):
     """Stop when a metric has not improved by more than `tol` for `patience` epochs.
 
@@ -107,6 +123,7 @@ class EarlyStopping(MetricWatcher):
         return f"{self.metric} has not improved for {counted(self._patience.epochs, 'epoch')} ({known})"
 
 
+@explain_creation(WrongCallError, elsewhere=_ELSEWHERE, example="Write ReduceOnPlateau('loss', factor=0.1).")
 class ReduceOnPlateau(MetricWatcher):
     """Multiply the learning rate by `factor` when a metric has not improved for `patience` epochs.
 
@@ -141,6 +158,7 @@ class ReduceOnPlateau(MetricWatcher):
             trainer.scale_lr(self.factor, least=self.least)
 
 
+@explain_creation(WrongCallError, elsewhere=_ELSEWHERE, example="Write Phase(3, thaw=['encoder']).")
 class Phase:
     """Freeze and thaw parts of a graph by path at the start of an epoch, counted from 0.
 
