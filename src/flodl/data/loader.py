@@ -299,8 +299,12 @@ class Loader:
             item = next(self._backend.batches(plan), None)
         return None if item is None else item.batch
 
-    def between(self, start: int, stop: int, *, epoch: int) -> Iterator[PositionedBatch]:
+    def between(
+        self, start: int, stop: int, *, epoch: int, batch_size: int | None = None
+    ) -> Iterator[PositionedBatch]:
         """Iterate over the batches at these positions of an epoch, without moving; not for iterables.
+
+        With `batch_size`, batches have another size, and the last one may be smaller.
 
         >>> loader = Loader(torch.arange(10), batch_size=4, seed=1)
         >>> [(item.batch.tolist(), item.position) for item in loader.between(4, 10, epoch=0)]
@@ -308,7 +312,10 @@ class Loader:
         """
         if isinstance(self._source, Stream):
             raise DataError("an iterable cannot be read at a position. Pass data with a length.")
-        batches = self._backend.batches(replace(self._plan(), number=epoch, start=start, stop=stop))
+        plan = replace(self._plan(), number=epoch, start=start, stop=stop)
+        if batch_size is not None:
+            plan = replace(plan, batch_size=batch_size, drop_last=False)
+        batches = self._backend.batches(plan)
         while True:
             with torch.inference_mode(False):
                 item = next(batches, None)

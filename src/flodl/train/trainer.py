@@ -41,7 +41,7 @@ from .faults.nonfinite import OVERFLOWS_IN_A_ROW, SkippedUpdates
 from .learning_rate import scale_rates
 from .ranks.checks import check_settings, not_on_ranks
 from .ranks.fit import fit_on_ranks
-from .ranks.settings import Backend, Wire, rank_settings
+from .ranks.settings import Backend, Wire, check_tail, rank_settings
 from .ranks.settings import Policy as RankPolicy
 from .record.user_settings import user_settings
 from .result import FitResult
@@ -130,6 +130,7 @@ class Trainer(CheckedAttributes):
         )
         if self._ranks is not None:
             check_settings(settings)
+            check_tail(self._ranks, tail)
         unused = [] if checkpoint_dir is not None else unused_without_folder(settings, keep)
         check_step_function(step_fn, model)
         self.device = select_device(device)

@@ -27,6 +27,8 @@ class Plan:
     leases: tuple[Lease, ...]
     positions: tuple[tuple[float, float], ...]
     reason: str
+    # The leases of all ranks, where a plan is sent to one of them.
+    team: tuple[Lease, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,8 @@ def close(run: RunState, now_ms: float) -> None:
         elif seat.lease is None:
             # It has no work, and receives the new version.
             entries[rank] = (0, seat.base)
+    if run.settings.shared:
+        _share(run, work)
     members = tuple(sorted(entries))
     weights, bases = zip(*[entries[rank] for rank in members])
     run.round = Round(members, weights, bases, work, roll.late)
@@ -120,9 +122,26 @@ def settle(run: RunState, found: Round, now_ms: float) -> None:
         _repeat(run, found, lost, now_ms)
 
 
+def _share(run: RunState, work: dict[int, Work]) -> None:
+    """A rank that completed its plan has trained the batches of all others in it, too."""
+    complete = [
+        rank for rank, own in work.items() if own and all(steps == lease.batches for lease, steps in own)
+    ]
+    if not complete:
+        run.free_orphans()
+        return
+    heir, orphans, run.orphans = complete[0], run.orphans, []
+    for rank in work.keys() - set(complete):
+        orphans += [lease for lease, _ in work.pop(rank)]
+    work[heir] = [*work[heir], *((lease, lease.batches) for lease in orphans)]
+
+
 def _repeat(run: RunState, found: Round, lost: set[int], now_ms: float) -> None:
-    for rank in lost & found.work.keys():
-        for lease, _ in found.work.pop(rank):
+    left = [leases for rank in sorted(lost & found.work.keys()) for leases in found.work.pop(rank)]
+    if run.settings.shared and found.work:
+        found.work[min(found.work)] += left
+    else:
+        for lease, _ in left:
             run.epochs.give_back(lease)
     found.remove(lost)
     why = found.failures[0] if found.failures else "its members are lost"

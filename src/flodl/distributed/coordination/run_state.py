@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from flodl.distributed.cadence import ElChe, make_guard
-from flodl.distributed.coverage import Epochs
+from flodl.distributed.coverage import Epochs, Lease
 
 from .commands import Command, Release, SavePoint, Stop
 from .meeting import Meeting
 from .membership import Membership
 from .planner import Planner
-from .seats import Round, Seat
+from .seats import Round, Seat, lease_from, lease_state
 from .settings import CoordinatorSettings
 
 WAITING, RUNNING, FINISHED, STOPPED = "waiting", "running", "finished", "stopped"
@@ -38,6 +38,8 @@ class RunState:
         # The time of the last reduction, by which the next one is judged.
         self.reduce_ms: float | None = None
         self.num_refused = 0
+        # Leases of lost ranks in a window that others may still complete, where work is shared.
+        self.orphans: list[Lease] = []
         self.out: list[Command] = []
 
     @property
@@ -57,12 +59,18 @@ class RunState:
         seat = self.seats.pop(rank, None)
         if seat is None:
             return
-        if seat.lease is not None and not seat.is_recalled:
-            self.epochs.give_back(seat.lease)
-        for lease, _ in seat.ready:
-            self.epochs.give_back(lease)
+        held = [] if seat.lease is None or seat.is_recalled else [seat.lease]
+        self.orphans += [*held, *(lease for lease, _ in seat.ready)]
         self.meeting.drop(rank)
         self.elche.leave(rank)
+        if not self.settings.shared or self.meeting.is_empty:
+            self.free_orphans()
+
+    def free_orphans(self) -> None:
+        """Nobody will bring the work of lost ranks: let others train it."""
+        for lease in self.orphans:
+            self.epochs.give_back(lease)
+        self.orphans = []
 
     def recall_stale(self) -> None:
         """Free the batches of ranks that lag too many versions behind; they are not lost, only late."""
@@ -130,6 +138,7 @@ class RunState:
             "closed_ms": self.closed_ms,
             "reduce_ms": self.reduce_ms,
             "num_refused": self.num_refused,
+            "orphans": [lease_state(lease) for lease in self.orphans],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -144,3 +153,4 @@ class RunState:
         self.version, self.committed, self.status = state["version"], state["committed"], state["status"]
         self.closed_ms, self.reduce_ms = state["closed_ms"], state["reduce_ms"]
         self.num_refused, self.first_version = state["num_refused"], state["first_version"]
+        self.orphans = [lease_from(lease) for lease in state["orphans"]]

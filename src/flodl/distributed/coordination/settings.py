@@ -73,6 +73,9 @@ class CoordinatorSettings:
     meeting: MeetingSettings = field(default_factory=MeetingSettings)
     suspicion: SuspicionSettings = field(default_factory=SuspicionSettings)
     guard: str = "level"
+    # Ranks train each batch together, as with averaged gradients. So what one of them brings from a window
+    # contains the work of all, and the window counts as a whole or not at all.
+    shared: bool = False
     # Ranks that must have joined before the run starts, and ranks without which it stops.
     start_ranks: int = 1
     min_ranks: int = 1

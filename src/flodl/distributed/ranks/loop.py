@@ -67,6 +67,8 @@ class RankLoop:
         (number,), (lease,), ((start, per_step),) = plan.plans, plan.leases, plan.positions
         self._faults.reach("plan", plan.window)
         wait_ms = self._take_wait_ms()
+        if (meet := getattr(self._worker, "meet", None)) is not None:
+            meet(plan.generation, plan.window, plan.team)
         self._position = self._position.next(start=start, per_step=per_step, steps=self._last_steps)
         before, started_s = self.step, time.perf_counter()
 

@@ -24,6 +24,8 @@ class RankInfo:
     host: str
     # The number of ranks at the start of the run.
     num_ranks: int = 1
+    # Where ranks find each other.
+    store: tuple[str, int] | None = None
 
 
 @dataclass(slots=True)
@@ -46,6 +48,8 @@ class Worker(Protocol):
     """Trains leases of sample positions on one replica of the model.
 
     A worker that continues from a save point with the state of an outer optimizer has it as `outer_state`.
+    A worker that trains together with others has a method `meet(generation, window, leases)`, called before a
+    plan with the leases of all ranks in it.
     A worker to which the caller talks (`Supervisor.tell`) has a method `told(data)`, called between plans.
     """
 

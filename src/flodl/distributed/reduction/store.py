@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from datetime import timedelta
 
-from torch._C._distributed_c10d import Store, TCPStore
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 LOOPBACK = "127.0.0.1"
 
@@ -47,3 +47,8 @@ def cancel(store: Store, generation: int) -> None:
 
 def cancel_key(generation: int) -> str:
     return f"g{generation}/cancelled"
+
+
+def gradient_store(store: Store) -> Store:
+    """Return the part of a store in which ranks meet that average gradients."""
+    return PrefixStore("gradients", store)

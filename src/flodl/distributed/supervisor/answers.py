@@ -101,12 +101,13 @@ def _gone(run: Run, member: Member, message: Gone) -> None:
 
 
 def lose(run: Run, member: Member, reason: str) -> None:
-    """Report a rank as lost, and free those that wait for it in a reduction."""
+    """Report a rank as lost, and free those that wait for it in a reduction, of weights or of gradients."""
+    from flodl.distributed.reduction import cancel, gradient_store
+
     found = run.coordinator.run.round
     if found is not None and member.rank in found.members and len(found.members) > 1:
-        from flodl.distributed.reduction import cancel
-
         cancel(run.store, found.generation)
+    cancel(gradient_store(run.store), run.coordinator.run.membership.generation)
     if member.has_joined:
         run.tell(Lost(member.rank, reason))
     forget(run, member.rank)

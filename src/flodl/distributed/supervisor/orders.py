@@ -44,7 +44,9 @@ def _plan(run: Run, command: Plan) -> None:
             batches=lease.batches, ranges=lease.ranges, reason=command.reason,
         )  # fmt: skip
     for plan, lease, position in zip(command.plans, command.leases, command.positions):
-        own = Plan(command.window, command.generation, (plan,), (lease,), (position,), command.reason)
+        own = Plan(
+            command.window, command.generation, (plan,), (lease,), (position,), command.reason, command.leases
+        )  # fmt: skip
         run.roster.send(lease.rank, own)
 
 

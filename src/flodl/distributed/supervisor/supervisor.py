@@ -172,7 +172,7 @@ class Supervisor:
         run.roster.add(member)
         run.note("started", rank=rank, pid=process.pid, host=process.host, device=spec.device)
         start = Start(
-            RankInfo(rank, spec.device, process.host, len(self._specs)),
+            RankInfo(rank, spec.device, process.host, len(self._specs), (self._store.host, self._store.port)),
             self._payload,
             (self._store.host, self._store.port),
             address=spec.address,

@@ -17,8 +17,9 @@ from torch.optim import Optimizer
 
 from flodl.core import DistributedError, TrainError
 from flodl.data import Loader
-from flodl.distributed.coordination import CoordinatorSettings, MeetingSettings
+from flodl.distributed.coordination import CoordinatorSettings, MeetingSettings, SuspicionSettings
 from flodl.distributed.coverage import Epochs
+from flodl.distributed.gradients import TIMEOUT_S
 from flodl.distributed.reduction import FlatState, Reducer
 from flodl.distributed.supervisor import (
     CommitReport,
@@ -39,9 +40,21 @@ from .coverage import committed_in, start_state
 from .payload import Payload, shared_folder, write_payload
 from .report import RanksReport, Recorder
 from .settings import RankSettings
-from .worker import make_worker
+from .sync import make_worker
 
 POLL_S = 0.05
+MEETINGS = {
+    "sync": MeetingSettings(),
+    "cadence": MeetingSettings(),
+    # Reductions run while ranks train, and late ranks bring their work to the next one.
+    "async": MeetingSettings(quorum=0.5, max_ahead=1),
+}
+# With "sync", all ranks wait for one that is silent. They notice it before they are suspected themselves.
+SUSPICIONS = {
+    "sync": SuspicionSettings(floor_ms=3000.0 * TIMEOUT_S),
+    "cadence": SuspicionSettings(),
+    "async": SuspicionSettings(),
+}
 
 
 def fit_on_ranks(
@@ -141,6 +154,8 @@ class RanksFit:
             seed=loader.seed,
             first_epoch=loader.epoch - session.epochs,
             num_samples=self._num_samples,
+            policy=self._ranks.policy,
+            backend=self._ranks.reducer_backend,
         )
 
     def _first_batch(self) -> Any:
@@ -151,14 +166,15 @@ class RanksFit:
     def _supervise(self, folder: Path, state: dict[str, Any]) -> Supervisor:
         run, ranks = self._run, self._ranks
         every = run.session.settings.save_every_steps if run.saver is not None else None
-        is_async = ranks.policy == "async"
         return Supervisor(
             partial(make_worker, path=str(folder / "payload.pt")),
             ranks=[RankSpec(str(device)) for device in ranks.devices],
             epochs=Epochs.from_state(state["epochs"]),
             settings=CoordinatorSettings(
                 start_ranks=len(ranks.devices),
-                meeting=MeetingSettings(quorum=0.5, max_ahead=1) if is_async else MeetingSettings(),
+                shared=ranks.policy == "sync",
+                meeting=MEETINGS[ranks.policy],
+                suspicion=SUSPICIONS[ranks.policy],
                 save_every_batches=every or 0,
             ),
             supervision=SupervisorSettings(),

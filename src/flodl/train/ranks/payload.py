@@ -40,6 +40,8 @@ class Payload:
     # The epoch of the loader in the first epoch of the run, and the samples of an epoch.
     first_epoch: int
     num_samples: int
+    policy: str
+    backend: str
 
 
 _PARTS = {

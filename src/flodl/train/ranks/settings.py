@@ -117,6 +117,15 @@ def _outer(outer: Any) -> OuterOptimizer:
     return found
 
 
+def check_tail(ranks: RankSettings, tail: str) -> None:
+    """Raise for a tail with which ranks would not make the same updates."""
+    if ranks.policy == "sync" and tail == "drop":
+        raise TrainError(
+            "tail='drop' leaves out batches, and with policy='sync' all ranks make the same updates. Use "
+            "tail='eager', or a Loader with drop_last=True."
+        )
+
+
 def _check(settings: RankSettings) -> None:
     kinds = {device.type for device in settings.devices}
     if settings.backend == "nccl" and kinds != {"cuda"}:

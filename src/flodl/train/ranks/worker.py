@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from flodl.core import TrainError
-from flodl.core.environment import announce_rank
 from flodl.core.rng import manual_seed
 from flodl.data import Loader
 from flodl.distributed.coordination import Position, SavePoint
@@ -29,8 +28,9 @@ from ..evaluation.evaluator import as_arguments
 from ..evaluation.modes import restore_modes
 from ..evaluation.names import SKIPPED
 from ..saving.check_optimizer import with_own_implementation
-from .payload import Payload, read_payload
+from .payload import Payload
 
+ReduceGradients = Callable[[Sequence[Tensor], float], None]
 # Micro-batches of one update, each with its number of samples.
 Update = list[tuple[Any, int | None]]
 
@@ -48,6 +48,7 @@ class TrainerWorker:
             torch.cuda.set_device(self._device)
         manual_seed(seed_of(payload.seed, info.rank, payload.step_state["updates"]))
         self._model = payload.model.to(self._device)
+        self.state = FlatState.of(self._model)
         self._optimizer = make_optimizer(payload, self._model)
         self._step = self._make_step(payload)
         self._load_optimizer(payload.optimizer_state)
@@ -55,15 +56,23 @@ class TrainerWorker:
         self._loader = Loader(**payload.data, device=self._device)
         self._counts = SampleCounts()
         self._num_skipped = payload.step_state["num_skipped"]
-        self.state = FlatState.of(self._model)
         self.outer_state = payload.outer_state
 
     def _make_step(self, payload: Payload) -> TrainStep:
         step = TrainStep(
-            self._model, self._optimizer, payload.step_fn, schedule=payload.schedule, **payload.step_options
+            self._model,
+            self._optimizer,
+            payload.step_fn,
+            schedule=payload.schedule,
+            reduce_gradients=self._reduce_gradients(),
+            **payload.step_options,
         )
         report_skips_elsewhere(step)
         return step
+
+    def _reduce_gradients(self) -> ReduceGradients | None:
+        """Return what averages gradients over ranks, if something does."""
+        return None
 
     def train(self, lease: Lease, position: Position, *, should_stop: Callable[[], bool]) -> Trained:
         step, schedule = self._step, self._step.schedule
@@ -104,8 +113,7 @@ class TrainerWorker:
         """Yield the micro-batches of each update of a lease."""
         loader, epoch = self._loader, lease.epoch + self._payload.first_epoch
         self._check_length(epoch)
-        size, accumulate = loader.batch_size, self._step.settings.accumulate
-        assert size is not None
+        accumulate = self._step.settings.accumulate
         for start, stop in lease.ranges:
             update, before = Update(), start
             for item in loader.between(start, stop, epoch=epoch):
@@ -181,13 +189,6 @@ class TrainerWorker:
 
     def _load_optimizer(self, state: dict[str, Any]) -> None:
         self._optimizer.load_state_dict(with_own_implementation(state, self._optimizer))
-
-
-def make_worker(info: RankInfo, path: str) -> TrainerWorker:
-    """Create the worker of a rank from the file of the run."""
-    announce_rank(info.rank, info.num_ranks)
-    payload = read_payload(Path(path), torch.device(info.device))
-    return TrainerWorker(info, payload, Path(path).parent)
 
 
 def make_optimizer(payload: Payload, model: torch.nn.Module) -> Optimizer:

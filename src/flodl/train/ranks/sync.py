@@ -1,0 +1,172 @@
+"""`policy="sync"`: ranks divide each batch and average its gradients, as if one device trained the batch."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flodl.core import DistributedError, log
+from flodl.core.environment import announce_rank
+from flodl.distributed.coordination import Position
+from flodl.distributed.coverage import Lease
+from flodl.distributed.gradients import GradientTeam
+from flodl.distributed.ranks import RankInfo, Trained
+from flodl.engine import update_without_batch
+
+from ..batches.samples import num_samples_of_batch
+from ..evaluation.evaluator import as_arguments
+from ..evaluation.names import SKIPPED
+from .payload import Payload, read_payload
+from .worker import ReduceGradients, TrainerWorker, Update
+
+# Windows in a row that may fail before the rank gives up.
+MOST_FAILURES = 3
+
+
+class _Stopped(Exception):
+    """The supervisor asked the rank to stop."""
+
+
+@dataclass
+class _Window:
+    """What a window starts from, to return there if a rank is lost in it."""
+
+    flat: Tensor
+    integers: Tensor
+    optimizer: dict[str, Any]
+    step: dict[str, Any]
+
+
+class SyncWorker(TrainerWorker):
+    """All ranks of a window make all its updates together, each with its part of the samples.
+
+    The weights are the same on all ranks after every update, so the mean at the end of a window changes
+    nothing. If a rank is lost, the others return to the start of the window, which is trained again.
+    """
+
+    def __init__(self, info: RankInfo, payload: Payload, folder: Path) -> None:
+        self._info = info
+        self._leases: tuple[Lease, ...] = ()
+        self._where = (0, 0)
+        self._num_failures = 0
+        super().__init__(info, payload, folder)
+
+    def _reduce_gradients(self) -> ReduceGradients:
+        assert self._info.store is not None
+        self._team = GradientTeam(
+            self.state, rank=self._info.rank, store=self._info.store, backend=self._payload.backend
+        )
+        return self._team
+
+    def meet(self, generation: int, window: int, leases: tuple[Lease, ...]) -> None:
+        """Learn who trains the next window."""
+        self._where, self._leases = (generation, window), leases
+
+    def train(self, lease: Lease, position: Position, *, should_stop: Callable[[], bool]) -> Trained:
+        start = self._remember()
+        try:
+            self._team.meet(*self._where, tuple(sorted(each.rank for each in self._leases)))
+            self._align()
+            trained = self._train_window(lease, int(position.start), should_stop)
+        except (DistributedError, _Stopped) as error:
+            # Others notice that this rank does not continue.
+            self._team.close()
+            self._return_to(start)
+            if isinstance(error, DistributedError):
+                self._num_failures += 1
+                if self._num_failures > MOST_FAILURES:
+                    raise
+                log.debug("rank %d repeats a window: %s", self._info.rank, error)
+            return Trained(0, 0.0)
+        self._num_failures = 0
+        return trained
+
+    def _train_window(self, lease: Lease, first: int, should_stop: Callable[[], bool]) -> Trained:
+        step, schedule = self._step, self._step.schedule
+        step.reset_means()
+        started_s = time.perf_counter()
+        for index, update in enumerate(self._parts()):
+            if should_stop():
+                raise _Stopped
+            if schedule is not None:
+                schedule.set_step(first + index)
+            updates = step.updates
+            for batch, samples in update:
+                step.call(as_arguments(batch), samples=samples)
+            if step.updates == updates:
+                update_without_batch(step)
+        metrics = self._metrics()
+        if self._team.index:
+            # All ranks skip the same updates, which count once.
+            metrics[SKIPPED] = (0.0, 1.0)
+        took_ms = 1000.0 * (time.perf_counter() - started_s)
+        total, weight = metrics.get("loss", (0.0, 0.0))
+        loss = total / weight if weight else 0.0
+        return Trained(lease.batches, took_ms, loss=loss, metrics=metrics)
+
+    def _parts(self) -> Iterator[Update]:
+        """Yield this rank's part of each update of the window, in the order of one device."""
+        size = self._loader.batch_size
+        assert size is not None
+        unit = size * self._step.settings.accumulate
+        epoch = self._leases[0].epoch + self._payload.first_epoch
+        self._check_length(epoch)
+        for start, stop in sorted(each for lease in self._leases for each in lease.ranges):
+            for first in range(start, stop, unit):
+                last = min(first + unit, stop)
+                batches = [(one, min(one + size, last)) for one in range(first, last, size)]
+                yield [found for batch in batches for found in self._read(*batch, epoch)]
+
+    def _read(self, start: int, stop: int, epoch: int) -> Update:
+        """Return this rank's part of a batch; none if the batch has fewer samples than there are ranks."""
+        index, size, count = self._team.index, self._team.size, stop - start
+        first, last = start + count * index // size, start + count * (index + 1) // size
+        if first == last:
+            return []
+        found = self._loader.between(first, last, epoch=epoch, batch_size=last - first)
+        return [
+            (each.batch, num_samples_of_batch(self._loader, each.batch, first, last, self._counts))
+            for each in found
+        ]
+
+    def _align(self) -> None:
+        """Let ranks that missed updates, because they joined or had no work, receive the optimizer state."""
+        updates = self._team.gather(self._step.updates)
+        if len(set(updates)) == 1:
+            return
+        most = max(updates)
+        data = self._team.share(self.donate(), updates.index(most))
+        if self._step.updates < most:
+            self.receive(data)
+            self._step.load_state_dict({**self._step.state_dict(), "updates": most})
+
+    def _remember(self) -> _Window:
+        return _Window(
+            self.state.read(self.state.empty()),
+            self.state.read_integers(),
+            copy.deepcopy(self._optimizer.state_dict()),
+            self._step.state_dict(),
+        )
+
+    def _return_to(self, window: _Window) -> None:
+        self._step.give_up_window()
+        self.state.write(window.flat)
+        self.state.write_integers(window.integers)
+        self._load_optimizer(window.optimizer)
+        self._step.load_state_dict(window.step)
+        self._num_skipped = window.step["num_skipped"]
+
+
+def make_worker(info: RankInfo, path: str) -> TrainerWorker:
+    """Create the worker of a rank from the file of the run."""
+    announce_rank(info.rank, info.num_ranks)
+    payload = read_payload(Path(path), torch.device(info.device))
+    kind = SyncWorker if payload.policy == "sync" else TrainerWorker
+    return kind(info, payload, Path(path).parent)
