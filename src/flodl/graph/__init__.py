@@ -18,6 +18,7 @@ from .run_state import (
     load_carried_values,
     load_graph_state,
     without_carried_values,
+    without_records,
 )
 from .tree import is_kept_in_eval, set_kept_in_eval
 
@@ -39,4 +40,5 @@ __all__ = [
     "set_kept_in_eval",
     "structure_of",
     "without_carried_values",
+    "without_records",
 ]

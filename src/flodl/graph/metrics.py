@@ -33,6 +33,7 @@ class GraphMetrics(GraphTree):
     """Record metrics; the name of a subgraph's metric starts with the subgraph's path."""
 
     _has_noted_empty_trend = False
+    _has_noted_left_out = False
 
     def __init__(
         self, spec: Spec, modules: Mapping[str, nn.Module], initial: Mapping[str, Initial] | None = None

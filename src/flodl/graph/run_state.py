@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from flodl.core import StateError
+from flodl.core import StateError, log
 from flodl.core.integers import is_integer
 
 from .graph import Graph
@@ -83,6 +83,29 @@ def without_carried_values(model: nn.Module) -> Iterator[None]:
     finally:
         for memory, carried, batch in before:
             memory.carried, memory.batch = carried, batch
+
+
+@contextmanager
+def without_records(model: nn.Module) -> Iterator[None]:
+    """Run the block without adding what it records to the metrics: they are those of the training."""
+    before = [(name, graph, graph._book) for name, graph in _graphs(model)]
+    try:
+        for _, graph, book in before:
+            graph._book = type(book)()
+        yield
+    finally:
+        for name, graph, book in before:
+            left_out = [metric for metric in graph._book.names if metric not in book.names]
+            graph._book = book
+            if left_out and book.names and not graph._has_noted_left_out:
+                graph._has_noted_left_out = True
+                log.warn(
+                    "the step function records %r in an evaluation, where nothing is recorded%s. Return it "
+                    "with the loss, as in `return loss, {%r: value}`: an evaluation then has its mean.",
+                    left_out[0],
+                    f" (graph {name!r})" if name else "",
+                    left_out[0],
+                )
 
 
 def _is_tensor(value: Any) -> bool:

@@ -190,15 +190,18 @@ def end_training(run: Run) -> None:
     run.session.check_parameters()
     # An interrupt in between would leave no trace that the epoch was trained.
     with uninterrupted():
-        _take_means(run)
+        updated = _take_means(run)
+    if updated:
+        run.call_step_hooks()
     if run.saver is not None:
         run.saver.save_postponed()
 
 
-def _take_means(run: Run) -> None:
+def _take_means(run: Run) -> bool:
+    """Open the row of the epoch, and return whether a window that was not full was applied."""
     session, step = run.session, run.session.train_step
     step.flush()
-    run.after_update()
+    updated = run.after_update()
     run.nonfinite.settle()
     means = {name: value.item() for name, value in step.means().items()}
     check_names([name for name in means if name != "loss"])
@@ -209,6 +212,7 @@ def _take_means(run: Run) -> None:
     if session.settings.nan == "skip":
         row[SKIPPED] = num_skipped_in_epoch(session)
     session.position.open_row = row
+    return updated
 
 
 def end_epoch(run: Run, eval_data: Any) -> None:

@@ -59,7 +59,8 @@ class Stage(IntEnum):
 class Progress:
     """The epochs of a run, their limit, and whether the dry pass was done; the batches of the current epoch
     where known, and its start; the epochs asked for after a stop; the evaluation data of `fit`; the
-    differences from the saved run that are not reported yet; what several devices did."""
+    differences from the saved run that are not reported yet; what several devices did; the last batch and its
+    loss, until `on_step_end` receives them."""
 
     total_epochs: int | None = None
     limit: int | None = None
@@ -70,6 +71,7 @@ class Progress:
     eval_data: Any = UNKNOWN
     differences: list[str] = field(default_factory=list)
     ranks: RanksReport | None = None
+    last_batch: tuple[Any, Tensor] | None = None
 
 
 class Run:
@@ -196,8 +198,15 @@ class Run:
 
     def _observe(self, stack: ExitStack) -> None:
         """Take what the run is made of, now and when it ends; report what changed since it last trained."""
-        changed = self.recorder.observe(self.session)
+        changed = [*self.recorder.observe(self.session)]
         stack.callback(self.recorder.observe_end, self.session)
+        if (average := self.session.average) is not None:
+            stack.callback(average.remember)
+            if average.is_left_behind:
+                changed.append(
+                    "the weights were changed, and their average (ema) continues from the earlier ones; "
+                    "trainer.average.load_state_dict(dict(model.named_parameters())) starts it again"
+                )
         self.report_changed(changed)
 
     def report_changed(self, changed: Iterable[str]) -> None:
@@ -291,8 +300,9 @@ class Run:
             step = session.position.epoch_step
             reporter.step(session.epochs, step, self.progress.num_batches, session.updates_seen, loss)
         if self._has_step_hooks:
-            step = session.updates_seen
-            self.hooks.call("on_step_end", batch=batch, loss=loss, epoch=session.epochs, step=step)
+            self.progress.last_batch = batch, loss
+            if updated:
+                self.call_step_hooks()
         if saver is not None:
             if updated:
                 saver.save_if_due()
@@ -302,6 +312,16 @@ class Run:
             session.check_parameters()
             if self.collector is not None:
                 self.collector.collect_if_growing()
+
+    def call_step_hooks(self) -> None:
+        """Call `on_step_end` after an update; the batch is the last one of its accumulation window."""
+        session, last = self.session, self.progress.last_batch
+        if last is not None:
+            self.progress.last_batch = None
+            batch, loss = last
+            self.hooks.call(
+                "on_step_end", batch=batch, loss=loss, epoch=session.epochs, step=session.updates_seen
+            )
 
     def after_update(self) -> bool:
         """Average the weights and check for non-finite values; return whether there was an update."""

@@ -308,6 +308,8 @@ class Trainer(CheckedAttributes):
         arguments = whole if type(whole) is tuple else as_arguments(whole)
         samples = cursor.num_samples if whole is cursor.batch else cursor.num_samples_of(whole)
         steps = self.train_step.steps
+        if average is not None and not steps:
+            average.follow()
         if run.is_pending:
             run.start()
             run.begin()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from flodl import FlowBuilder
+from flodl import FlowBuilder, Loader
 from flodl.checkpoint import list_bundles
 from flodl.core import CheckpointError, MetricError, TrainError
 from flodl.monitor import read
@@ -472,3 +472,30 @@ def test_a_state_that_cannot_be_saved_is_rejected_before_training(make, data, tm
     assert (
         make(hooks=[Unsavable("late")], checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8).steps == 3
     )
+
+
+def test_on_step_end_is_called_once_per_update_and_after_a_window_that_is_not_full(make, data):
+    calls = []
+
+    def on_step_end(step, batch, loss):
+        calls.append((step, len(batch[0]), loss.dim()))
+
+    loader = Loader(data, 4, shuffle=False)
+    trainer = make(accumulate=2, hooks=[on_step_end])
+    trainer.fit(loader, epochs=2)
+    assert trainer.updates == 6
+    assert calls == [(step, 4, 0) for step in range(1, 7)]
+
+
+def test_a_scheduler_that_a_hook_steps_counts_updates(make, data):
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=3, gamma=0.5)
+
+    def on_step_end():
+        scheduler.step()
+
+    result = make(model, optimizer=optimizer, accumulate=2, hooks=[on_step_end]).fit(
+        data, epochs=1, batch_size=4
+    )
+    assert (result.steps, scheduler.last_epoch, result.metrics["lr"]) == (3, 3, 0.05)

@@ -92,3 +92,27 @@ def test_choosing_weights_by_an_evaluation_on_the_training_data_is_reported(make
     make(checkpoint_dir=tmp_path / "b", **kept).fit(data, epochs=1, batch_size=4, eval_data=other)
     make().fit(data, epochs=1, batch_size=4, eval_data=data)
     assert message not in capsys.readouterr().err
+
+
+def test_a_run_that_continues_with_a_finished_schedule_says_so(make, data, tmp_path, capsys):
+    schedule = CosineScheduler(0.1, 0.0, 6)
+    trainer = make(schedule=schedule, checkpoint_dir=tmp_path)
+    trainer.fit(data, epochs=2, batch_size=8)
+    assert "the schedule is over" not in capsys.readouterr().err
+    make(schedule=schedule, checkpoint_dir=tmp_path).fit(data, epochs=3, batch_size=8)
+    assert "the schedule is over: this run continues after 6 updates" in capsys.readouterr().err
+
+
+def test_a_second_fit_with_a_finished_schedule_says_so(make, data, capsys):
+    trainer = make(schedule=CosineScheduler(0.1, 0.0, 6))
+    trainer.fit(data, epochs=2, batch_size=8)
+    trainer.fit(data, epochs=4, batch_size=8)
+    assert "the schedule is over: this run continues after 6 updates" in capsys.readouterr().err
+
+
+def test_a_schedule_that_ends_with_the_run_or_above_zero_is_not_reported_later(make, data, capsys):
+    for schedule in (CosineScheduler(0.1, 0.0, 12), CosineScheduler(0.1, 0.01, 6)):
+        trainer = make(schedule=schedule)
+        trainer.fit(data, epochs=2, batch_size=8)
+        trainer.fit(data, epochs=4, batch_size=8)
+    assert "the schedule is over" not in capsys.readouterr().err

@@ -10,6 +10,11 @@ from flodl.core import TrainError
 from flodl.train import AveragedWeights
 
 
+def small_model(*, seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
 def test_the_average_follows_every_update(make, data):
     trainer = make(ema=0.5, accumulate=2)
     expected = [p.detach().clone() for p in trainer.model.parameters()]
@@ -188,3 +193,38 @@ def test_a_trainer_does_nothing_while_the_model_has_the_averaged_weights(make, d
     assert trainer.updates == updates
     trainer.fit(data, epochs=2, batch_size=8, eval_data=data)
     assert trainer.epochs == 2
+
+
+def test_the_average_starts_from_the_weights_before_the_first_update(make, data):
+    good = small_model(seed=3)
+    late, early = make(small_model(), ema=0.9, seed=0), make(small_model(seed=3), ema=0.9, seed=0)
+    late.model.load_state_dict(good.state_dict())
+    assert late.evaluate(data)["ema_loss"] == late.evaluate(data)["loss"]
+    rows = [trainer.fit(data, epochs=1, batch_size=8, eval_data=data).metrics for trainer in (late, early)]
+    assert rows[0] == rows[1]
+
+
+def test_a_loaded_average_is_kept_at_the_first_update(make, data):
+    trainer = make(small_model(), ema=0.5)
+    trainer.average.load_state_dict(dict(small_model(seed=5).named_parameters()))
+    with trainer.average.applied():
+        assert torch.equal(trainer.model[0].weight, small_model(seed=5)[0].weight)
+    before = {name: value.clone() for name, value in trainer.average.state_dict().items()}
+    trainer.step(*data)
+    torch.testing.assert_close(
+        trainer.average.state_dict()["0.weight"], (before["0.weight"] + trainer.model[0].weight) / 2
+    )
+
+
+def test_weights_that_are_loaded_between_two_fits_are_reported_for_the_average(make, data, capsys):
+    trainer = make(small_model(), ema=0.9)
+    trainer.fit(data, epochs=1, batch_size=8)
+    trainer.evaluate(data)
+    with trainer.average.applied():
+        pass
+    trainer.fit(data, epochs=2, batch_size=8)
+    assert "(ema)" not in capsys.readouterr().err
+    trainer.model.load_state_dict(small_model(seed=4).state_dict())
+    trainer.evaluate(data)
+    trainer.fit(data, epochs=3, batch_size=8)
+    assert "their average (ema) continues from the earlier ones" in capsys.readouterr().err

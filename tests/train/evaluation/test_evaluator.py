@@ -402,3 +402,67 @@ def test_a_step_function_that_needs_gradients_in_an_evaluation_raises_with_advic
     with pytest.raises(RuntimeError, match="does not require grad") as raised:
         trainer.evaluate(data, batch_size=4)
     assert "with torch.enable_grad()" in raised.value.__notes__[0]
+
+
+def test_a_step_function_that_switches_to_training_mode_cannot_be_evaluated(make, data):
+    def step_fn(model, x, y):
+        model.train()
+        return nn.functional.mse_loss(model(x), y)
+
+    def net():
+        return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+
+    trainer = make(net(), step_fn)
+    words = r"at '1': the step function switches the model to training mode.*Remove model\.train\(\)"
+    with pytest.raises(TrainError, match=words):
+        trainer.fit(data, epochs=1, batch_size=8, eval_data=data)
+    assert trainer.updates == 0
+    with pytest.raises(TrainError, match=words):
+        trainer.evaluate(data)
+    make(net(), step_fn).fit(data, epochs=1, batch_size=8)
+
+
+def test_training_mode_is_noticed_where_only_the_code_of_a_module_depends_on_it(make, data):
+    class Noisy(nn.Linear):
+        def forward(self, x):
+            return super().forward(x + 0.1 if self.training else x)
+
+    def step_fn(model, x, y):
+        model.train()
+        return nn.functional.mse_loss(model(x), y)
+
+    with pytest.raises(TrainError, match="would run Noisy as in training"):
+        make(Noisy(3, 1), step_fn).evaluate(data)
+    assert make(nn.Linear(3, 1), step_fn).evaluate(data)["loss"] > 0
+
+
+def test_an_evaluation_records_nothing_in_a_graph(make, data, capsys):
+    def step_fn(model, x, y):
+        model.record("mode", 1.0 if model.training else 100.0)
+        predictions = model(x)
+        model.collect("output")
+        return nn.functional.mse_loss(predictions, y)
+
+    graph = FlowBuilder(nn.Linear(3, 1)).tag("output").build()
+    plain = FlowBuilder(nn.Linear(3, 1)).tag("output").build()
+    plain.load_state_dict(graph.state_dict())
+    trainer = make(graph, step_fn, seed=0)
+    trainer.evaluate(data)
+    trainer.fit(data, epochs=2, batch_size=8, eval_data=(data[0] * 9, data[1]))
+    trainer.evaluate(data)
+    make(plain, step_fn, seed=0).fit(data, epochs=2, batch_size=8)
+    assert list(graph.trend("mode")) == [1.0, 1.0]
+    assert list(graph.trend("output")) == list(plain.trend("output"))
+    assert "records" not in capsys.readouterr().err
+
+
+def test_a_metric_that_is_recorded_in_evaluations_only_is_named_once(make, data, capsys):
+    def step_fn(model, x, y):
+        loss = nn.functional.mse_loss(model(x), y)
+        if not model.training:
+            model.record("val", loss)
+        return loss
+
+    graph = FlowBuilder(nn.Linear(3, 1)).tag("output").build()
+    make(graph, step_fn).fit(data, epochs=3, batch_size=8, eval_data=(data[0] + 1, data[1]))
+    assert capsys.readouterr().err.count("records 'val' in an evaluation, where nothing is recorded") == 1

@@ -41,6 +41,13 @@ def test_without_an_intact_bundle_no_run_starts_and_each_bundle_is_named(make, d
     load_checkpoint(damaged_run / "bundles" / "step-00000006" / "model.fdl", model.state_dict())
 
 
+def test_intact_weights_are_offered_if_another_file_has_a_different_length(make, data, damaged_run):
+    for bundle in (damaged_run / "bundles").iterdir():
+        (bundle / "config.json").write_text("{}")
+    with pytest.raises(TrainError, match="The weights of step-00000006 are intact"):
+        make(checkpoint_dir=damaged_run).fit(data, epochs=3, batch_size=8)
+
+
 def test_damaged_weights_are_not_offered(make, data, damaged_run):
     for bundle in (damaged_run / "bundles").iterdir():
         damage(bundle, "model.fdl")

@@ -375,3 +375,22 @@ def test_an_empty_checkpoint_dir_is_rejected(make, tmp_path, monkeypatch):
     with pytest.raises(TrainError, match=r"checkpoint_dir='' is empty\. Pass the path of a folder; '\.' is"):
         make(checkpoint_dir="")
     assert make(checkpoint_dir=".").run_dir == tmp_path
+
+
+@pytest.mark.parametrize("inner", ["bundles", "bundles/step-00000003"])
+def test_a_bundle_or_a_folder_of_bundles_is_no_checkpoint_dir(make, data, tmp_path, inner):
+    run = tmp_path / "run"
+    make(checkpoint_dir=run).fit(data, epochs=1, batch_size=8)
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    words = f"pass its folder: checkpoint_dir={str(run)!r}.*resume={str(run / inner)!r}"
+    with pytest.raises(TrainError, match=words):
+        make(checkpoint_dir=run / inner)
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+    resumed = make(checkpoint_dir=tmp_path / "new").fit(data, epochs=2, batch_size=8, resume=run / inner)
+    assert resumed.steps == 6
+
+
+def test_a_run_may_have_a_folder_named_bundles(make, data, tmp_path):
+    for epochs in (1, 2):
+        make(checkpoint_dir=tmp_path / "bundles").fit(data, epochs=epochs, batch_size=8)
+    assert steps_in(tmp_path / "bundles") == [3, 6]

@@ -25,6 +25,11 @@ def warnings_at_start(session: Session, *, epochs: int, num_batches: int | None)
         per_epoch = -(-num_batches // session.train_step.settings.accumulate)
         if text := schedule_ends_early(session.schedule, per_epoch=per_epoch, epochs=epochs):
             yield text
+    bridge = session.train_step.schedule
+    if bridge is not None and session.updates and session.epochs < epochs:
+        left = None if num_batches is None else num_batches * (epochs - session.epochs)
+        if text := schedule_is_over(session.schedule, step=bridge.current_step, left=left):
+            yield text
 
 
 def chosen_on_training_data(
@@ -85,6 +90,30 @@ def schedule_ends_early(schedule: Any, *, per_epoch: int, epochs: int) -> str:
         f"{epochs} epochs, the learning rate falls from {highest:g} to {rest[0]:g} and stays "
         f"there. If {schedule!r} was meant in epochs, multiply its numbers by {per_epoch}; the whole run has "
         f"{total} updates."
+    )
+
+
+def schedule_is_over(schedule: Any, *, step: int, left: int | None) -> str:
+    """Return a warning if a schedule has decayed completely before a run that continues, or "".
+
+    `left` is the most updates that are left, None if it is unknown.
+
+    >>> from flodl.optim import CosineScheduler
+    >>> schedule_is_over(CosineScheduler(0.1, 0.0, 10), step=10, left=10)[:62]
+    'the schedule is over: this run continues after 10 updates, and'
+    >>> schedule_is_over(CosineScheduler(0.1, 0.0, 20), step=10, left=10)
+    ''
+    """
+    if step < 1 or not isinstance(schedule, StepSchedule):
+        return ""
+    highest = max(map(schedule.lr, _spread(0, step)))
+    rest = max(map(schedule.lr, _spread(step, step + (left or 1))))
+    if rest > highest * NEGLIGIBLE:
+        return ""
+    return (
+        f"the schedule is over: this run continues after {step} updates, and the learning rate fell from "
+        f"{highest:g} to {rest:g} and stays there, so nothing more is learned. {schedule!r} counts all "
+        "updates of a run: give it as many as the run has with its additional epochs."
     )
 
 

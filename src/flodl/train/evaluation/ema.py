@@ -40,12 +40,31 @@ class AveragedWeights:
         self._names = list(moving)
         self._live = [parameter.detach() for parameter in moving.values()]
         self._average = [weight.clone() for weight in self._live]
+        # Whether it differs from the weights: there was an update, or an average was loaded.
+        self._has_begun = False
+        self._versions: list[int] | None = None
+
+    def follow(self) -> None:
+        """Before the first update, start from the current weights, which may have been loaded meanwhile."""
+        if not self._has_begun:
+            torch._foreach_copy_(self._average, self._live)
+
+    def remember(self) -> None:
+        """Remember the weights at the end of a run."""
+        self._versions = [weight._version for weight in self._live]
+
+    @property
+    def is_left_behind(self) -> bool:
+        """Whether the weights were written to since `remember`, so that the average has earlier ones."""
+        written = self._versions is not None and self._versions != [w._version for w in self._live]
+        return self._has_begun and written
 
     def update(self, skipped: Tensor | None = None) -> None:
         """Move the average towards the weights, unless `skipped` is true.
 
         This does not wait for a flag on a device.
         """
+        self._has_begun, self._versions = True, None
         if skipped is not None and skipped.device.type != "cpu":
             self._move_unless(skipped)
         elif skipped is None or not bool(skipped):
@@ -65,6 +84,8 @@ class AveragedWeights:
 
         Inside, the trainer raises instead of training, evaluating or saving with these weights.
         """
+        self.follow()
+        is_left_behind = self.is_left_behind
         live, was_applied = [weight.clone() for weight in self._live], self.is_applied
         try:
             torch._foreach_copy_(self._live, self._average)
@@ -73,6 +94,8 @@ class AveragedWeights:
         finally:
             torch._foreach_copy_(self._live, live)
             self.is_applied = was_applied
+            if self._versions is not None and not is_left_behind:
+                self.remember()
 
     def refuse_inside(self, action: str) -> None:
         """Raise inside `applied`."""
@@ -94,3 +117,4 @@ class AveragedWeights:
             raise TrainError(f"the saved average has no {missing[0]!r}: it belongs to a different model.")
         for name, average in zip(self._names, self._average):
             average.copy_(state[name].detach())
+        self._has_begun, self._versions = True, None

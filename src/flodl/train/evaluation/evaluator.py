@@ -19,12 +19,12 @@ from flodl.engine import (
     leading_lengths,
     num_samples,
 )
-from flodl.graph import without_carried_values
+from flodl.graph import without_carried_values, without_records
 
 from ..batches.samples import Batches
 from .ema import AveragedWeights
 from .metrics import computed_values, reset_metrics, values_of_one_batch
-from .modes import evaluation_mode
+from .modes import check_still_evaluating, evaluation_mode
 from .names import check_names, check_number, merge_values
 from .step_errors import check_signature
 
@@ -117,7 +117,7 @@ class Evaluator:
     ) -> dict[str, float]:
         sums = WeightedSums()
         reset_metrics(self.metrics, self.device)
-        with evaluation_mode(self.model), without_carried_values(self.model):
+        with evaluation_mode(self.model), without_carried_values(self.model), without_records(self.model):
             for batch, samples in batches:
                 before_batch()
                 arguments = as_arguments(batch)
@@ -128,6 +128,8 @@ class Evaluator:
                         warns = False
                 with computing_in(self.precision, self.device):
                     result = self._call_step_fn(arguments)
+                    if self.model.training:
+                        check_still_evaluating(self.model)
                     loss, values = result if isinstance(result, tuple) else (result, {})
                     check_names(values, metrics=self.metrics)
                     sums.add({"loss": loss, **values}, samples)

@@ -8,7 +8,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
 
+from flodl.core import TrainError
 from flodl.graph import is_kept_in_eval, set_kept_in_eval
 
 
@@ -32,6 +35,31 @@ def restore_modes(model: nn.Module, modes: Mapping[str, Any]) -> None:
     for name, module in model.named_modules():
         module.training = name not in evaluating
         set_kept_in_eval(module, name in stilled)
+
+
+def check_still_evaluating(model: nn.Module) -> None:
+    """Raise if the step function switched the model to training mode, and that makes a difference."""
+    for name, module in model.named_modules():
+        if module.training and _depends_on_mode(module):
+            raise TrainError(
+                "the step function switches the model to training mode, so the evaluation would run "
+                f"{type(module).__name__} as in training. Remove model.train() from the step function: the "
+                "trainer switches the mode before each epoch and each evaluation.",
+                path=name,
+            )
+
+
+def _depends_on_mode(module: nn.Module) -> bool:
+    """Return whether a module computes something different in training mode, as far as can be seen."""
+    if isinstance(module, _NormBase):
+        return True
+    rate = module.p if isinstance(module, _DropoutNd) else getattr(module, "dropout", 0.0)
+    if isinstance(rate, float) and rate > 0:
+        return True
+    if type(module).__module__.partition(".")[0] in ("torch", "flodl"):
+        return False
+    code = getattr(type(module).forward, "__code__", None)
+    return code is not None and "training" in code.co_names
 
 
 def preserve_modes(model: nn.Module) -> AbstractContextManager[None]:

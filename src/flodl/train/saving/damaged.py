@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from flodl.checkpoint import Bundle, read_bundle, read_manifest, step_and_revision, verify_bundle
+from flodl.checkpoint import (
+    Bundle,
+    is_bundle,
+    read_checkpoint,
+    read_manifest,
+    step_and_revision,
+    verify_bundle,
+)
 from flodl.core import CheckpointError, DamagedError, TrainError
 
 from .directory import RunDirectory
@@ -93,7 +100,9 @@ def move_aside(bundles: Path, *, newer_than: Bundle | None) -> list[Path]:
 def _recoverable_weights(bundles: Path) -> str:
     for _, folder in reversed(_folders(bundles)):
         try:
-            read_bundle(folder, parts=["model"])
+            # Not the whole bundle: another of its files may be the damaged one.
+            if not is_bundle(folder) or not read_checkpoint(folder / "model.fdl"):
+                continue
         except CheckpointError:
             continue
         return (

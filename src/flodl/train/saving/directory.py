@@ -10,7 +10,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from flodl.checkpoint import BackgroundWriter, Latest, Policy, Saved, last, latest_bundle, list_bundles
+from flodl.checkpoint import (
+    BackgroundWriter,
+    Latest,
+    Policy,
+    Saved,
+    is_bundle,
+    last,
+    latest_bundle,
+    list_bundles,
+)
 from flodl.core import TrainError, WriteError
 from flodl.core.environment import resolved_config
 from flodl.core.files import expand_user, write_atomic
@@ -36,6 +45,22 @@ def absolute_path(path: str | os.PathLike[str], *, option: str) -> Path:
         raise TrainError(f"{option}={path!r}. Pass the path of a folder.") from None
 
 
+def _refuse_saves(path: Path) -> None:
+    """Raise if a folder is a bundle of a run, or contains its bundles: a run there would destroy them."""
+    if is_bundle(path):
+        saves, what = path.parent, "is a bundle, a save of a run"
+    elif path.name == BUNDLES and any(map(is_bundle, path.glob("step-*"))):
+        saves, what = path, "contains the bundles of a run"
+    else:
+        return
+    own = f"To continue the run, pass its folder: checkpoint_dir={str(saves.parent)!r}. "
+    raise TrainError(
+        f"checkpoint_dir={str(path)!r} {what}, which a new run would damage. "
+        f"{own if saves.name == BUNDLES else ''}To start another run from it, choose a new checkpoint_dir "
+        f"and call fit(…, resume={str(path)!r}). Nothing was changed."
+    )
+
+
 class RunDirectory:
     """The folder of one run."""
 
@@ -56,6 +81,7 @@ class RunDirectory:
         for folder in (self.path, *self.path.parents):
             if folder.is_file():
                 raise TrainError(f"checkpoint_dir={str(path)!r}: {str(folder)!r} is a file. Pass a folder.")
+        _refuse_saves(self.path)
         self.keep = keep or last(2)
         self._errors: Literal["report", "raise"] = "raise" if when_disk_fails == "stop" else "report"
         self._report, self._on_error = report, on_error
