@@ -101,7 +101,7 @@ class World:
         total = sum(found.weights)
         sums = [self.contributed.get(rank, 0.0) * w for rank, w in zip(found.members, found.weights) if w]
         mean = sum(sums) / total if total else 0.0
-        self.consensus[command.version] = self.consensus[command.window] + mean
+        self.consensus[command.version] = self.consensus[command.window] + found.scale * mean
         assert command.batches == total, "the weight of a window is the work that is committed"
         for rank in found.members:
             if rank in self.ranks:

@@ -385,6 +385,26 @@ def test_a_late_rank_brings_its_work_to_the_next_window_with_its_own_weight_and_
     assert world.consensus[3] == pytest.approx(before + mean), "committed progress is never undone"
 
 
+def test_the_work_of_late_ranks_adds_up_to_the_mean_over_all_ranks(make_world):
+    world = make_world(
+        0, 1, 2, meeting=MeetingSettings(quorum=0.6), num_samples=40_000, batch_ms={0: 10.0, 1: 10.0, 2: 40.0}
+    )
+    world.complete()
+    world.window()
+    assert world.last(Reduce).scale == 1.0, "all ranks are in time"
+    assert [lease.batches for lease in world.last(Plan).leases] == [40, 40, 10]
+    world.arrive(1), world.arrive(2)
+    world.tick()
+    assert world.last(Commit).late == () and world.last(Reduce).scale == pytest.approx(50 / 90)
+    world.complete()
+    world.arrive(0), world.arrive(2)
+    world.tick()
+    reduce = world.last(Reduce)
+    assert (reduce.weights, reduce.scale) == ((40, 10), pytest.approx(50 / 90))
+    shares = [reduce.scale * weight / sum(reduce.weights) for weight in reduce.weights]
+    assert shares == pytest.approx([40 / 90, 10 / 90]), "the shares in a window of all ranks"
+
+
 def test_the_ranks_that_are_present_train_the_rest_of_an_epoch_without_those_that_are_late(make_world):
     world = make_world(0, 1, 2, meeting=MeetingSettings(quorum=0.6), num_samples=4 * 90)
     world.complete()

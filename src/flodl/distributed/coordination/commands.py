@@ -35,8 +35,9 @@ class Plan:
 class Reduce:
     """Average the progress of the members; an `attempt` above 0 repeats a reduction that failed.
 
-    The new version is the current one plus Σ weight · progress / Σ weight. The progress of a rank is what it
-    changed since its base version. A member with weight 0 receives only. `donor` holds the current version.
+    The new version is the current one plus scale · Σ weight · progress / Σ weight. The progress of a rank is
+    what it changed since its base version. A member with weight 0 receives only. `donor` holds the current
+    version. `scale` is below 1 if ranks are late: it leaves room for what they bring to a later window.
     After `timeout_ms`, a member reports a failure. Members keep what they contributed until the commit.
     """
 
@@ -49,6 +50,7 @@ class Reduce:
     donor: int
     timeout_ms: float
     reason: str
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ class Coordinator:
             commands.append(
                 Reduce(
                     run.version, found.generation, found.attempt, found.members, found.weights, found.bases,
-                    found.donor, found.timeout_ms, "the supervisor was restarted",
+                    found.donor, found.timeout_ms, "the supervisor was restarted", found.scale,
                 )
             )  # fmt: skip
         at_work = [(seat.plan, seat.lease) for seat in run.seats.values() if seat.lease is not None]

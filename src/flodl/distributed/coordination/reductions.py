@@ -54,6 +54,7 @@ def _reduce(run: RunState, found: Round, reason: str, now_ms: float) -> None:
     known_ms = run.reduce_ms
     timeout_ms = suspicion.first_reduce_ms if known_ms is None else suspicion.deadline_ms(known_ms)
     found.begin(holders[0], run.membership.generation, timeout_ms)
+    found.scale = _scale(run, found)
     found.deadline_ms = now_ms + timeout_ms + suspicion.answer_ms
     run.out.append(
         Reduce(
@@ -66,8 +67,26 @@ def _reduce(run: RunState, found: Round, reason: str, now_ms: float) -> None:
             found.donor,
             timeout_ms,
             reason,
+            found.scale,
         )
     )
+
+
+def _scale(run: RunState, found: Round) -> float:
+    """Return how much of the mean progress counts.
+
+    With late ranks, the work of one period is spread over several windows. Each rank counts with its share of
+    the speed of all; the sum over these windows is then the mean over all ranks, and not several full steps.
+    """
+    is_whole = not found.late and all(
+        base == run.version for base, weight in zip(found.bases, found.weights) if weight
+    )
+    total = run.elche.total
+    if is_whole or not total:
+        return 1.0
+    counts = run.elche.counts
+    present = sum(counts.get(rank, 0) for rank, weight in zip(found.members, found.weights) if weight)
+    return min(1.0, present / total) if present else 1.0
 
 
 def _reopen(run: RunState, found: Round, now_ms: float) -> None:

@@ -202,7 +202,8 @@ class Reducer:
         found = Round(self.state, self._spares, self.outer, self._held, contributed)
         if len(command.members) == 1:
             version = found.alone(command)
-            changes = not isinstance(self.outer, Mean) if contributed is not None else not self.keep_local
+            is_same = isinstance(self.outer, Mean) and command.scale == 1.0
+            changes = not is_same if contributed is not None else not self.keep_local
         else:
             link = self._groups.find(command.members, command.window, deadline)
             found.wait_ms = self._groups.wait_ms

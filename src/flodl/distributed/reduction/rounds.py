@@ -68,11 +68,11 @@ class Round:
         self.divergence = 0.0
         flat.copy_(contributed.flat)
         momentum = held.momentum
-        if not isinstance(self._outer, Mean):
+        if not isinstance(self._outer, Mean) or command.scale != 1.0:
             num = self._state.num_parameters
             momentum = None if momentum is None else momentum.clone()
             progress(flat[:num], contributed.flat[:num], held.flat[:num], 1.0)
-            advance(flat[:num], 1.0, held.flat[:num], None, None, self._outer, momentum)
+            advance(flat[:num], 1.0, held.flat[:num], None, None, self._outer, momentum, command.scale)
             self._state.round_(flat)
         self._wait_for_device()
         return Version(command.window + 1, flat, contributed.integers.clone(), momentum)
@@ -128,7 +128,7 @@ class Round:
             self.num_bytes += wire.combine_(link, flat, command.weights, deadline)
             momentum = None if current.momentum is None else current.momentum.clone()
             self.divergence, is_finite = advance(
-                flat, divisor, current.flat[:num], own, base, self._outer, momentum
+                flat, divisor, current.flat[:num], own, base, self._outer, momentum, command.scale
             )
             if is_finite:
                 if self._state.has_constants and not math.isfinite(self.divergence or 0.0):

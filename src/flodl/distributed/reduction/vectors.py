@@ -50,7 +50,7 @@ def progress_of_finite(out: Tensor, weights: Tensor, base: Tensor, scale: float)
 
 def advance(
     total: Tensor, divisor: float, current: Tensor, own: Tensor | None, base: Tensor | None,
-    outer: OuterOptimizer, momentum: Tensor | None,
+    outer: OuterOptimizer, momentum: Tensor | None, scale: float = 1.0,
 ) -> tuple[float | None, bool]:  # fmt: skip
     """Turn the sum of progress into the new version, in place.
 
@@ -69,6 +69,8 @@ def advance(
         if others and index % stride == 0:
             distance = torch.sub(rest[0], rest[1]).sub_(target)
             apart.append(torch.dot(distance, distance))
+        if scale != 1.0:
+            target.mul_(scale)
         outer.update(target, rest[-1] if states else None)
         target.add_(start)
         norm.append(torch.dot(target, target))
