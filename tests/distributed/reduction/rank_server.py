@@ -43,15 +43,25 @@ class Rank:
         self.reducer.rebuild(self.store, generation, self.index, members, timeout_s=20.0)
 
     def reduce(
-        self, window, weights, bases=None, *, members=None, donor=0, attempt=0, generation=1, timeout_s=20.0
-    ):
+        self, window, weights, bases=None, *, members=None, donor=0, attempt=0, generation=1, timeout_s=20.0,
+        scale=1.0,
+    ):  # fmt: skip
         members = tuple(range(self.size)) if members is None else members
         bases = tuple([window] * len(members) if bases is None else bases)
         reason = "test"
         return self.reducer.reduce(
             Reduce(
-                window, generation, attempt, members, tuple(weights), bases, donor, timeout_s * 1e3, reason
-            )
+                window,
+                generation,
+                attempt,
+                members,
+                tuple(weights),
+                bases,
+                donor,
+                timeout_s * 1e3,
+                reason,
+                scale,
+            )  # fmt: skip
         )
 
     def first(self, **settings):

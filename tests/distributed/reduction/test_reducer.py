@@ -1,5 +1,7 @@
 """A reducer without other members: nothing changes, bit for bit; wrong calls are errors."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -105,6 +107,20 @@ def test_an_outer_optimizer_acts_on_a_single_member(outer):
         torch.testing.assert_close(reducer.outer_state()["momentum"].double(), momentum)
         assert torch.equal(reducer.state.read(reducer.state.empty()), reducer.consensus)
         consensus = reducer.consensus.double().clone()
+
+
+@pytest.mark.parametrize("keep_local", [False, True])
+def test_a_scale_leaves_room_for_ranks_that_are_late(keep_local):
+    model, reducer = make(keep_local=keep_local)
+    meet(reducer, 0, 0)
+    start = model[0].weight.detach().clone()
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), 2)
+    trained = model[0].weight.detach().clone()
+    if keep_local:
+        reducer.capture(2)
+    reducer.reduce(replace(command(1, 2), scale=0.25))
+    reducer.commit()
+    torch.testing.assert_close(model[0].weight.detach(), start + 0.25 * (trained - start))
 
 
 def test_a_run_continues_from_a_save_point_with_its_outer_state():

@@ -224,6 +224,39 @@ def test_a_late_rank_adds_its_progress_and_a_joining_rank_receives_all(run_ranks
     assert [result["tracked"] for result in results] == [6, 6, 6]
 
 
+def only_a_part(rank):
+    model = make_model(rank.index)
+    reducer = rank.start(model, wire=rank.arguments["wire"])
+    rank.first()
+    start = rank.values()
+    train(model, rank.index)
+    contributed = rank.values()
+    report = rank.reduce(1, [1, 2, 3], scale=0.5)
+    reducer.commit()
+    return {
+        "values": rank.values(),
+        "start": start,
+        "contributed": contributed,
+        "divergence": report.divergence,
+        "num_parameters": reducer.state.num_parameters,
+    }
+
+
+@pytest.mark.parametrize("wire", ["fp32", "bf16"])
+def test_a_scale_shortens_the_step_and_leaves_room_for_late_ranks(run_ranks, wire):
+    results = run_ranks(only_a_part, wire=wire)
+    assert_identical(results)
+    num, start = results[0]["num_parameters"], results[0]["start"].double()
+    progress = sum(
+        weight * (result["contributed"].double() - start) for weight, result in zip((1, 2, 3), results)
+    )
+    assert_close(results[0]["values"][:num], (start + 0.5 * progress / 6)[:num], 1 if wire == "fp32" else 1e5)
+    mean = (progress / 6)[:num]
+    apart = ((results[1]["contributed"].double() - start)[:num] - mean).norm()
+    new = results[0]["values"][:num].double().norm()
+    assert results[1]["divergence"] == pytest.approx((apart / new).item(), rel=0.01), "from the whole mean"
+
+
 def nobody_stepped(rank):
     model = make_model(rank.index)
     reducer = rank.start(model, outer=SlowMomentum())
