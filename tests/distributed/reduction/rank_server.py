@@ -61,7 +61,7 @@ class Rank:
                 timeout_s * 1e3,
                 reason,
                 scale,
-            )  # fmt: skip
+            )
         )
 
     def first(self, **settings):

@@ -215,7 +215,10 @@ def check_coverage(records, *, num_samples, epochs=(0,)):
 def expected_weights(records, *, num_samples, start=None):
     """The consensus that follows from the committed work, in float64."""
     weights = list(start) if start is not None else [0.0] * num_samples
+    scale = 1.0
     for record in records:
+        if record["kind"] == "reduce":
+            scale = record["scale"]
         if record["kind"] != "commit" or not record["batches"]:
             continue
         steps = {}
@@ -224,7 +227,7 @@ def expected_weights(records, *, num_samples, start=None):
         for rank, _, _, ranges in record["work"]:
             for first, last in ranges:
                 for position in range(first, last):
-                    weights[position] += steps[rank] / record["batches"]
+                    weights[position] += scale * steps[rank] / record["batches"]
     return weights
 
 

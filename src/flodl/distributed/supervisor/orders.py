@@ -54,7 +54,7 @@ def _reduce(run: Run, command: Reduce) -> None:
     run.note(
         "reduce", window=command.window, generation=command.generation, attempt=command.attempt,
         members=command.members, weights=command.weights, bases=command.bases, donor=command.donor,
-        reason=command.reason,
+        scale=command.scale, reason=command.reason,
     )  # fmt: skip
     run.receivers = {rank for rank, base in zip(command.members, command.bases) if base == NO_VERSION}
     for rank in command.members:
