@@ -2,15 +2,18 @@
 
 import pytest
 
-from flodl.core.metric_modes import mode_of_metric
+from flodl.core.metric_modes import known_mode, mode_of_metric
 
 HIGHER = (
     "accuracy acc acc1 eval_acc eval_ema_accuracy val/auc AUROC roc_auc f1 F1 f1_macro BinaryF1Score "
-    "precision recall recall@5 bleu rougeL mAP mAP50 iou mIoU dice r2 R2Score top1 top-5 ndcg@10"
+    "precision recall recall@5 bleu rougeL mAP mAP50 iou mIoU dice r2 R2Score top1 top-5 ndcg@10 "
+    "score eval_score f_score correct win_rate success_rate hit_rate similarity spearman pearson elbo return "
+    "log_likelihood reward tpr matthews mcc explained_variance"
 )
 LOWER = (
     "loss eval_loss accuracy_loss top5_error feature_map_loss mse mae perplexity kl_div acc_std lr size "
-    "mapped acceleration topology score anything"
+    "mapped acceleration topology anything variance "
+    "brier_score negative_log_likelihood fid_score cosine_distance"
 )
 
 
@@ -22,3 +25,7 @@ def test_higher_is_better_for_names_of_accuracies_and_scores(name):
 @pytest.mark.parametrize("name", LOWER.split())
 def test_lower_is_better_for_losses_errors_and_names_that_say_nothing(name):
     assert mode_of_metric(name) == "min"
+
+
+def test_a_name_that_says_nothing_has_no_known_direction():
+    assert [known_mode(name) for name in ("size", "quality", "loss", "score")] == [None, None, "min", "max"]

@@ -108,3 +108,13 @@ def test_files_are_written_with_their_folders(tmp_path: Path) -> None:
     assert log.read_text("utf-8").endswith("[1s  ETA 1s]\n")
     assert "<title>a &lt; b</title>" in picture.read_text("utf-8")
     assert sorted(path.name for path in table.parent.iterdir()) == ["t.csv", "t.html", "t.log"]
+
+
+@pytest.mark.parametrize(
+    ("write", "name", "suffix"),
+    [(plot_html, "p.png", ".html"), (plot_html, "p.csv", ".html"), (export_csv, "x.json", ".csv")],
+)
+def test_the_suffix_of_another_format_is_rejected(write, name, suffix, tmp_path: Path) -> None:
+    with pytest.raises(MetricError, match=rf"is written. Use the suffix \{suffix}"):
+        write(tmp_path / name, {"loss": {0: 1.0}})
+    assert list(tmp_path.iterdir()) == []

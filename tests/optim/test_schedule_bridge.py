@@ -385,3 +385,8 @@ def test_a_scheduler_of_torch_is_rejected_with_the_schedule_to_use(as_class):
     message = r"CosineAnnealingLR is a scheduler of torch.* Use flodl.optim.CosineScheduler .* on_step_end"
     with pytest.raises(ScheduleError, match=message):
         apply(kind if as_class else kind(optimizer, 9), optimizer)
+
+
+def test_a_schedule_and_an_optimizer_in_the_wrong_order_are_an_error():
+    with pytest.raises(ScheduleError, match=r"apply got SGD, an optimizer, .* apply\(schedule, optimizer\)"):
+        apply(_optimizer(0.1), lambda step: 0.1)

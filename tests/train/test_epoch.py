@@ -171,3 +171,25 @@ def test_a_loop_after_resume_continues_the_run_of_its_folder(make, data, tmp_pat
         trainer.step(batch)
     assert trainer.epochs == 2
     assert trainer.updates == 2 * first.updates
+
+
+def test_an_epoch_that_was_left_and_begins_again_with_other_data_is_reported_once(make, data, capsys):
+    trainer, other = make(), tuple(part.clone() for part in data)
+    for train_data in (data, other, data):
+        for batch in trainer.epoch(train_data, 5):
+            trainer.step(batch)
+            break
+    message = "epoch 1 was left after 1 batch and begins again with different data"
+    assert capsys.readouterr().err.count(message) == 1
+
+
+def test_an_epoch_that_was_left_and_continues_with_the_same_data_is_not_reported(make, data, capsys):
+    trainer = make()
+    for _ in range(3):
+        for batch in trainer.epoch(data, 5):
+            trainer.step(batch)
+            break
+    for train_data in (data, tuple(part.clone() for part in data)):
+        for batch in trainer.epoch(train_data, 5):
+            trainer.step(batch)
+    assert "was left after" not in capsys.readouterr().err

@@ -8,15 +8,18 @@ from typing import Literal
 Mode = Literal["min", "max"]
 
 _WORDS_WHERE_LOWER_IS_BETTER = re.compile(
-    r"cer|deviation|distance|div|divergence|duration|entropy|err|error|errors|fid|fnr|fpr|"
-    r"gap|kl|loss|losses|mae|mape|mse|nll|perplexity|ppl|regret|rmse|seconds|std|time|"
-    r"variance|wer"
+    r"bouldin|bpb|bpc|bpd|brier|cer|cost|costs|crps|deviation|distance|div|divergence|duration|ece|entropy|"
+    r"err|error|errors|false|fid|fnr|fpr|gap|kl|latency|logloss|loss|losses|lpips|mae|mape|miss|mse|nll|"
+    r"penalty|perplexity|ppl|regret|rmse|rmsle|seconds|smape|std|time|wer"
 )
 _WORDS_WHERE_HIGHER_IS_BETTER = re.compile(
-    r"acc|accuracy|ap|auc|auprc|auroc|bleu|chrf|dice|em|exact|f1|f2|fbeta|fscore|hits|"
-    r"iou|jaccard|kappa|macc|map|mcc|meteor|miou|mrr|ndcg|precision|psnr|r2|recall|"
-    r"reward|rouge|sensitivity|specificity|ssim|top"
+    r"acc|accuracy|ap|auc|auprc|auroc|bertscore|bleu|chrf|cider|concordance|correct|correlation|dice|elbo|em|"
+    r"exact|f1|f2|fbeta|fscore|gain|hit|hits|iou|jaccard|kappa|kendall|macc|map|matthews|mcc|meteor|miou|mrr|"
+    r"ndcg|npv|pearson|pearsonr|ppv|precision|psnr|r2|recall|return|returns|reward|rewards|rouge|score|scores|"
+    r"sensitivity|silhouette|similarity|spearman|spearmanr|specificity|ssim|success|tnr|top|tpr|win|wins"
 )
+# A word alone, unless another word of the name turns it around.
+_TURNED = {"variance": ("min", {"explained"}), "likelihood": ("max", {"neg", "negative"})}
 
 
 def mode_of_metric(name: str) -> Mode:
@@ -25,10 +28,34 @@ def mode_of_metric(name: str) -> Mode:
     >>> [mode_of_metric(name) for name in ("eval_accuracy", "val/F1-macro", "loss", "top1_error", "size")]
     ['max', 'max', 'min', 'min', 'min']
     """
+    return known_mode(name) or "min"
+
+
+def known_mode(name: str) -> Mode | None:
+    """Return the mode of a metric; None if its name says nothing.
+
+    >>> [known_mode(name) for name in ("explained_variance", "neg_log_likelihood", "win_rate", "size")]
+    ['max', 'min', 'max', None]
+    """
     words = _words(name)
     if any(map(_WORDS_WHERE_LOWER_IS_BETTER.fullmatch, words)):
         return "min"
-    return "max" if any(map(_WORDS_WHERE_HIGHER_IS_BETTER.fullmatch, words)) else "min"
+    for word, (alone, others) in _TURNED.items():
+        if word in words:
+            is_max = (alone == "max") is not bool(words & others)
+            return "max" if is_max else "min"
+    return "max" if any(map(_WORDS_WHERE_HIGHER_IS_BETTER.fullmatch, words)) else None
+
+
+def guess_note(what: str, metric: str, mode: Mode | None) -> str:
+    """Return that the direction of a metric was guessed; "" if it was given or its name says it.
+
+    >>> guess_note("best('size')", "size", None)
+    "best('size'): lower is better, as the name says nothing else; mode='max' changes it"
+    """
+    if mode is not None or known_mode(metric) is not None:
+        return ""
+    return f"{what}: lower is better, as the name says nothing else; mode='max' changes it"
 
 
 def _words(name: str) -> set[str]:

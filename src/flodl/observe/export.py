@@ -25,6 +25,8 @@ Histories = Mapping[str, Mapping[int, float]]
 # Spreadsheet programs run a cell that starts with one of these as a formula.
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
+_PICTURES = (".png", ".jpg", ".jpeg", ".pdf", ".gif", ".svg", ".webp")
+
 
 def to_csv(histories: Histories) -> str:
     """Return a CSV table with a row per epoch and a column per metric.
@@ -70,6 +72,7 @@ def to_log(histories: Histories, durations: Mapping[int, float], total_epochs: i
 
 def export_csv(path: str | os.PathLike[str], histories: Histories) -> Path:
     """Write the result of `to_csv` to a file."""
+    _check_suffix(path, ".csv", "a CSV table", (".json", ".jsonl", ".html", ".xlsx", ".parquet", *_PICTURES))
     return _write(path, to_csv(histories))
 
 
@@ -85,8 +88,19 @@ def write_log(
 
 def plot_html(path: str | os.PathLike[str], histories: Histories, *, title: str = "Training trends") -> Path:
     """Write a self-contained interactive HTML page."""
+    _check_suffix(path, ".html", "an HTML page", (".csv", ".json", ".txt", *_PICTURES))
     _epochs(histories)
     return _write(path, page(histories, title=title))
+
+
+def _check_suffix(path: str | os.PathLike[str], own: str, written: str, others: tuple[str, ...]) -> None:
+    """Raise if the name of a file asks for another format than the one that is written."""
+    suffix = os.path.splitext(os.fspath(path))[1].lower()
+    if suffix in others:
+        raise MetricError(
+            f"{os.fspath(path)!r} asks for {suffix[1:].upper()}, but {written} is written. "
+            f"Use the suffix {own}."
+        )
 
 
 def _write(path: str | os.PathLike[str], text: str) -> Path:

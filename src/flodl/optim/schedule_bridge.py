@@ -57,6 +57,11 @@ class ScheduleBridge:
     """
 
     def __init__(self, schedule: Schedule | Callable[[int], float], optimizer: Optimizer) -> None:
+        if hasattr(schedule, "param_groups") and not hasattr(optimizer, "param_groups"):
+            raise ScheduleError(
+                f"apply got {type(schedule).__name__}, an optimizer, as the schedule. The schedule comes "
+                "first: apply(schedule, optimizer)."
+            )
         self._schedule = schedule
         self._lr_of = _lr_function(schedule)
         self._optimizer = optimizer

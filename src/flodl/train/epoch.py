@@ -161,6 +161,7 @@ def begin_epoch(run: Run, loader: Loader) -> None:
     if not session.model.training:
         session.model.train()
     if loader.position == 0:
+        _report_mixed_epoch(run, loader)
         session.position.epoch_step = 0
         _report_other_size(run, loader, count)
         run.hooks.call("on_epoch_start", epoch=session.epochs)
@@ -168,10 +169,24 @@ def begin_epoch(run: Run, loader: Loader) -> None:
     run.progress.epoch_start_s = time.perf_counter()
 
 
+def _report_mixed_epoch(run: Run, loader: Loader) -> None:
+    """Report that an epoch which was left early begins again with other data: its means contain both."""
+    session, before = run.session, run.last_epoch
+    if before is None or before[0]() is loader or before[2] != session.epochs:
+        return
+    if session.position.epoch_step and "epoch" not in run.reported_metrics:
+        run.reported_metrics.add("epoch")
+        run.reports.warn(
+            f"epoch {session.epochs + 1} was left after {counted(session.position.epoch_step, 'batch')} "
+            "and begins again with different data: its loss is the mean over both. Read each epoch to its "
+            "end, or end it after a number of batches with trainer.epoch(data, limit=…)."
+        )
+
+
 def _report_other_size(run: Run, loader: Loader, count: int | None) -> None:
     """Report that a trainer continues with data of a different size, which a schedule does not know."""
     session, before = run.session, run.last_epoch
-    run.last_epoch = ref(loader), count
+    run.last_epoch = ref(loader), count, session.epochs
     if before is None or not session.updates or before[0]() is loader or before[1] == count:
         return
     parts, level = "the optimizer continues", "info"

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from flodl.core import TrainError
-from flodl.core.metric_modes import Mode, mode_of_metric
+from flodl.core import TrainError, log
+from flodl.core.metric_modes import Mode, guess_note, mode_of_metric
 from flodl.engine import StepReport
 from flodl.observe import unknown_metric
 
@@ -57,6 +57,8 @@ class FitResult:
         rows = [row for row in self.history if metric in row and row[metric] == row[metric]]
         if not rows:
             return {}
+        if note := guess_note(f"best({metric!r})", metric, mode):
+            log.msg("  %s", note)
         return dict(
             (min if (mode or mode_of_metric(metric)) == "min" else max)(rows, key=lambda row: row[metric])
         )

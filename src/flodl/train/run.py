@@ -24,7 +24,7 @@ from .batches.cursor import BatchCursor
 from .batches.loaders import Loaders
 from .batches.recent import RecentBatches
 from .callbacks.dispatch import Hooks
-from .callbacks.watched import notes_of
+from .callbacks.watched import late_phases, notes_of
 from .checks.start import warnings_at_start
 from .evaluation.evaluator import Evaluator
 from .evaluation.modes import preserve_modes
@@ -117,8 +117,8 @@ class Run:
         self.progress = Progress()
         # What changes the folder besides the record, done when the run begins.
         self.at_begin: list[Callable[[], object]] = []
-        # The loader of the last epoch in this process, and the number of its batches.
-        self.last_epoch: tuple[ReferenceType[Loader], int | None] | None = None
+        # The loader of the last epoch in this process, the number of its batches, and the epoch.
+        self.last_epoch: tuple[ReferenceType[Loader], int | None, int] | None = None
         # The losses for which it was reported that the schedule follows them now; "" is none.
         self.reported_metrics: set[str] = set()
         follows_loss(session.train_step.schedule)
@@ -280,9 +280,11 @@ class Run:
                 config=record,
             )
         self.stage = Stage.BEGUN
-        for note in notes_of(self.hooks.all):
+        for note in notes_of(self.hooks.all, None if saver is None else saver.directory.keep):
             self.reports.event("alert", message=note, level="info")
         for warning in warnings_at_start(session, epochs=epochs, num_batches=self.progress.num_batches):
+            self.reports.warn(warning)
+        for warning in late_phases(self.hooks.all, epochs):
             self.reports.warn(warning)
         while self.at_begin:
             self.at_begin.pop(0)()

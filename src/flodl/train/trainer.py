@@ -236,7 +236,9 @@ class Trainer(CheckedAttributes):
         and exit the program with code 75.
         """
         self._refuse_average("fit")
-        with self.running(epochs, limit=limit):
+        # A mistake in the shape of the data shows in the first update.
+        as_samples = hint_at_batches(train_data, applies=lambda: batch_size is not None and not self.updates)
+        with self.running(epochs, limit=limit), as_samples:
             loader = self.loader(train_data, batch_size)
             self._run.progress.eval_data = eval_data
             self.resume(loader, how=resume, allow_different_structure=allow_different_structure)

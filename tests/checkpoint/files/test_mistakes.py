@@ -109,3 +109,10 @@ def test_unusual_types_that_stay_the_same_are_loaded_without_a_warning(tmp_path,
     save_checkpoint(tmp_path / "m.fdl", {"w": stored})
     assert load_checkpoint(tmp_path / "m.fdl", {"w": torch.empty_like(stored)}).retyped == ()
     assert capsys.readouterr().err == ""
+
+
+def test_arguments_in_the_wrong_order_are_an_error_with_the_call_that_was_meant():
+    tensors = {"weight": torch.zeros(1)}
+    for call in (save_checkpoint, load_checkpoint):
+        with pytest.raises(CheckpointError, match=rf"Pass the path first, .* {call.__name__}\('model.fdl'"):
+            call(tensors, "model.fdl")

@@ -276,9 +276,10 @@ MESSAGES = {
     NotFiniteError: (
         not_finite_error,
         "the loss or the gradients were not finite in 1 of the updates up to 1. Those updates were skipped, "
-        "so the weights are good. When the batch is run again, every module returned finite values, but the "
-        "loss is not finite: look at what the step function computes. It is batch 1 of epoch 1, with the "
-        "samples 0, 1. Lower the learning rate or clip the gradients. With nan='skip', training continues.",
+        "so the weights are those of the last finite update. When the batch is run again, every module "
+        "returned finite values, but the loss is not finite: look at what the step function computes. It is "
+        "batch 1 of epoch 1, with the samples 0, 1. Lower the learning rate or clip the gradients. "
+        "With nan='skip', training continues.",
     ),
     CheckpointError: (
         checkpoint_error,

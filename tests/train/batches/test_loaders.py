@@ -178,3 +178,15 @@ def test_wrong_evaluation_data_is_named_as_such(make, data, eval_data, message):
 def test_a_batch_of_the_evaluation_data_is_named_as_such(make, data, eval_data):
     with pytest.raises(StepError, match=r"batch of the evaluation data"):
         make().fit(data, epochs=1, batch_size=5, eval_data=eval_data)
+
+
+def test_batches_that_fit_reads_as_samples_are_mentioned_in_the_error(make, data):
+    def strict(model, x, y):
+        assert x.dim() == 2
+        return (model(x) - y).square().mean()
+
+    batches = [tuple(part[i : i + 4] for part in data) for i in range(0, 8, 4)]
+    with pytest.raises(AssertionError) as caught:
+        make(step_fn=strict).fit(batches, epochs=1, batch_size=2)
+    assert "look like batches" in "".join(caught.value.__notes__)
+    make(step_fn=strict).fit(batches, epochs=1)

@@ -164,7 +164,7 @@ def test_a_run_that_stopped_early_stays_stopped_when_it_is_started_again(make, d
 
 def test_a_run_that_starts_from_one_that_stopped_early_starts_counting_from_scratch(make, data, tmp_path):
     def run(folder, resume="auto"):
-        hooks = [Made([1.0, 2.0, 3.0, 4.0, 0.5, 0.6, 0.7]), EarlyStopping("made", patience=2)]
+        hooks = [Made([1.0, 2.0, 3.0, 4.0, 0.5, 0.6, 0.7]), EarlyStopping("made", patience=2, mode="min")]
         trainer = make(hooks=hooks, checkpoint_dir=tmp_path / folder, monitor=None)
         return trainer.fit(data, epochs=6, batch_size=20, resume=resume)
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from flodl.checkpoint import best
 from flodl.core import TrainError
 from flodl.train import EarlyStopping, Phase, ReduceOnPlateau
 
@@ -43,3 +44,37 @@ def test_a_metric_that_is_not_a_name_is_an_error():
 def test_a_phase_needs_an_epoch_that_can_come(epoch):
     with pytest.raises(TrainError, match="Pass the epoch, an integer counted from 0"):
         Phase(epoch)
+
+
+def test_a_run_reports_a_direction_that_was_guessed(make, data, tmp_path, capsys):
+    def with_quality(model, x, y):
+        loss = (model(x) - y).square().mean()
+        return loss, {"quality": -loss, "score": -loss}
+
+    keep = best("quality") | best("score") | best("loss")
+    trainer = make(
+        step_fn=with_quality,
+        hooks=[EarlyStopping("quality")],
+        monitor=None,
+        keep=keep,
+        checkpoint_dir=tmp_path,
+    )
+    result = trainer.fit(data, epochs=1, batch_size=8)
+    result.best("quality")
+    result.best("quality", mode="max")
+    result.best("score")
+    shown = capsys.readouterr().out
+    guess = "lower is better, as the name says nothing else; mode='max' changes it"
+    assert f"EarlyStopping('quality'): {guess}" in shown
+    assert f"keep=best('quality'): {guess}" in shown
+    assert f"  best('quality'): {guess}" in shown
+    assert shown.count(guess) == 3
+
+
+def test_a_phase_after_the_last_epoch_causes_a_warning(make, data, capsys):
+    hooks = [Phase(2, thaw=["0"]), Phase(9, freeze=["0"])]
+    make(hooks=hooks).fit(data, epochs=2, batch_size=8)
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "has no effect" in line]
+    assert len(warnings) == 2
+    assert "Phase(2, freeze=[], thaw=['0'], eval_mode=False) has no effect" in warnings[0]
+    assert "the last one of this run is 1" in warnings[0]

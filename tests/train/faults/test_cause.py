@@ -61,8 +61,8 @@ def test_the_first_module_with_a_non_finite_output_is_named_with_the_samples(mak
     listed = ", ".join(map(str, error.samples))
     assert str(error) == (
         "at 'encoder.bad': the loss or the gradients were not finite in 1 of the updates up to "
-        f"{at + 1}. Those updates were skipped, so the weights are good. When the batch is run again, the "
-        "output of this Explodes is the first one that is not finite. "
+        f"{at + 1}. Those updates were skipped, so the weights are those of the last finite update. "
+        "When the batch is run again, the output of this Explodes is the first one that is not finite. "
         f"It is batch {at + 1} of epoch 1, with the samples {listed}; not finite: sample 7. "
         f"The last good bundle is {str(error.bundle)!r}. Lower the learning rate or clip the gradients. "
         "With nan='skip', training continues."

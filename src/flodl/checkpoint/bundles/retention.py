@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from flodl.core import CheckpointError
 from flodl.core.integers import is_integer
-from flodl.core.metric_modes import Mode, mode_of_metric
+from flodl.core.metric_modes import Mode, guess_note, mode_of_metric
 from flodl.core.paths import suggestion
 
 from .manifest import Bundle
@@ -31,6 +31,8 @@ class Policy:
     metrics: tuple[str, ...] = ()
     # The maximum number of saves it keeps; None for no limit.
     most: int | None = None
+    # Directions of metrics that were guessed, for the report of a run.
+    notes: tuple[str, ...] = ()
 
     def __or__(self, other: Policy) -> Policy:
         if not isinstance(other, Policy):
@@ -42,6 +44,7 @@ class Policy:
             lambda saves: [*self.choose(saves), *other.choose(saves)],
             (*self.metrics, *other.metrics),
             None if self.most is None or other.most is None else self.most + other.most,
+            (*self.notes, *other.notes),
         )
 
     def __str__(self) -> str:
@@ -65,6 +68,7 @@ def best(metric: str, n: int = 1, *, mode: Mode | None = None) -> Policy:
     _check(n, "best")
     if not isinstance(metric, str):
         raise CheckpointError(f"best({metric!r}): pass the name of a metric first, such as best('loss', 3).")
+    note = guess_note(f"best({metric!r})", metric, mode)
     mode = mode_of_metric(metric) if mode is None else mode
     if mode not in ("min", "max"):
         raise CheckpointError(f"best: mode={mode!r}. Use 'min' or 'max'.")
@@ -74,7 +78,9 @@ def best(metric: str, n: int = 1, *, mode: Mode | None = None) -> Policy:
         measured = [save for save in saves if not math.isnan(save.metrics.get(metric, math.nan))]
         return sorted(measured, key=lambda save: (sign * save.metrics[metric], -save.step))[:n]
 
-    return Policy(f"best({metric!r}, {n}, mode={mode!r})", choose, (metric,), most=n)
+    return Policy(
+        f"best({metric!r}, {n}, mode={mode!r})", choose, (metric,), most=n, notes=(note,) if note else ()
+    )
 
 
 def every(k: int) -> Policy:

@@ -207,9 +207,10 @@ def resolve_location(location: PathOrStream, method: str) -> PathOrStream:
             check_file(path)
         return path
     if not callable(getattr(location, method, None)):
+        call = "save_checkpoint" if method == "write" else "load_checkpoint"
         raise CheckpointError(
             f"expected a path or a binary stream, got a {type(location).__name__}. Pass the path first, "
-            "then the tensors: save_checkpoint('model.fdl', model.state_dict())."
+            f"then the tensors: {call}('model.fdl', model.state_dict())."
         )
     return location
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -12,18 +12,22 @@ from flodl.engine import shapes_in
 Usual = Literal["usual"]
 USUAL: Usual = "usual"
 _NOTE = (
-    "The items of this list look like batches, and they were read as samples. Pass batch_size=None to "
+    "The items of this list look like batches, and they were read as samples. Pass batch_size=None to fit or "
     "evaluate, or Loader(batches, batch_size=None)."
 )
 
 
 @contextmanager
-def hint_at_batches(data: Any) -> Iterator[None]:
-    """Add a note to an error if the data is a list of batches that was read as a list of samples."""
+def hint_at_batches(data: Any, *, applies: Callable[[], bool] | None = None) -> Iterator[None]:
+    """Add a note to an error if the data is a list of batches that was read as a list of samples.
+
+    `applies` says, when an error occurs, whether this may be its cause.
+    """
     try:
         yield
     except Exception as error:
-        if looks_like_batches(data) and _NOTE not in getattr(error, "__notes__", ()):
+        may_be = applies is None or applies()
+        if may_be and looks_like_batches(data) and _NOTE not in getattr(error, "__notes__", ()):
             error.add_note(_NOTE)
         raise
 

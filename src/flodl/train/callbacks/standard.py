@@ -8,7 +8,7 @@ from typing import Any
 from flodl.core import TrainError
 from flodl.core.formats import counted
 from flodl.core.integers import is_integer
-from flodl.core.metric_modes import Mode, mode_of_metric
+from flodl.core.metric_modes import Mode, guess_note, mode_of_metric
 from flodl.core.usage.calls import explain_creation
 from flodl.graph import Graph
 
@@ -26,6 +26,7 @@ class MetricWatcher:
             raise TrainError(f"{who}({metric!r}). Pass the name of a metric, for example {who}('eval_loss').")
         # Whether the name decided that higher values are better.
         self.mode_is_inferred = mode is None and mode_of_metric(metric) == "max"
+        self._guess = guess_note(f"{who}({metric!r})", metric, mode)
         mode = mode_of_metric(metric) if mode is None else mode
         self.metric, self._patience = metric, Patience(who, patience, mode, tol)
 
@@ -54,7 +55,7 @@ class MetricWatcher:
     def note(self) -> str:
         """What was decided by the name of the metric, or ""."""
         is_told = f"{type(self).__name__}({self.metric!r}): higher is better, judging by the name"
-        return f"{is_told}; mode='min' changes it" if self.mode_is_inferred else ""
+        return f"{is_told}; mode='min' changes it" if self.mode_is_inferred else self._guess
 
     def value_in(self, metrics: Mapping[str, float]) -> float:
         """Return the watched metric, or raise an error that lists the existing names."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from flodl.checkpoint import Policy
 
-from .standard import MetricWatcher
+from .standard import MetricWatcher, Phase
 
 # What a callback uses to add an item to a dictionary.
 _ADDING_METHODS = frozenset({"update", "setdefault", "__setitem__", "__ior__"})
@@ -38,9 +38,24 @@ def all_watched(callbacks: Iterable[Any], keep: Policy | None) -> list[tuple[str
     return [*watched_metrics(callbacks), *((f"keep={keep}", name) for name in kept)]
 
 
-def notes_of(callbacks: Iterable[Any]) -> list[str]:
-    """Return what the callbacks of flodl decided by the names of their metrics."""
-    return [callback.note for callback in callbacks if isinstance(callback, MetricWatcher) and callback.note]
+def notes_of(callbacks: Iterable[Any], keep: Policy | None) -> list[str]:
+    """Return what the callbacks of flodl and the policy decided by the names of their metrics."""
+    notes = [callback.note for callback in callbacks if isinstance(callback, MetricWatcher) and callback.note]
+    return [*notes, *(() if keep is None else (f"keep={note}" for note in keep.notes))]
+
+
+def late_phases(callbacks: Iterable[Any], epochs: int) -> Iterator[str]:
+    """Yield a warning for each phase of an epoch that the run does not have.
+
+    >>> [*late_phases([Phase(10, thaw=["encoder"]), Phase(1)], epochs=2)][0][:60]
+    "Phase(10, freeze=[], thaw=['encoder'], eval_mode=False) has "
+    """
+    for callback in callbacks:
+        if isinstance(callback, Phase) and callback.epoch >= epochs:
+            yield (
+                f"{callback} has no effect: epochs are counted from 0, and the last one of this run is "
+                f"{epochs - 1}."
+            )
 
 
 def may_add_metrics(callbacks: Iterable[Any]) -> bool:

@@ -40,6 +40,11 @@ _INSTEAD_OF_READING = {
     **dict.fromkeys(("global_step", "steps"), "The number of updates is trainer.updates."),
     **dict.fromkeys(("current_epoch",), "The number of completed epochs is trainer.epochs."),
     **dict.fromkeys(
+        ("load", "load_checkpoint", "restore"),
+        "A run continues with fit(…, resume='auto') or trainer.resume(data); for weights in a file, write "
+        "load_checkpoint('model.fdl', trainer.model.state_dict()).",
+    ),
+    **dict.fromkeys(
         ("state_dict", "load_state_dict", "save_checkpoint"),
         "A trainer saves itself: Trainer(checkpoint_dir=…), trainer.save(), trainer.resume(data).",
     ),

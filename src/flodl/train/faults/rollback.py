@@ -40,7 +40,7 @@ class NonFinitePolicy:
     def handle(self, skipped: int) -> None:
         """Raise NotFiniteError, or load the last bundle and continue with the next batches.
 
-        The weights are valid either way: the updates were skipped.
+        The weights are finite either way: the updates were skipped.
         """
         session, directory = self._session, self._directory
         what = (
@@ -52,7 +52,7 @@ class NonFinitePolicy:
             bundle, advice = self._last_intact(directory)
         ends = bundle is None or directory is None
         cause = explain(session, self.recent, directory, since=self._known_before(), ends=ends)
-        state = "" if cause.in_weights else ", so the weights are good"
+        state = "" if cause.in_weights else ", so the weights are those of the last finite update"
         explained = f"{what} Those updates were skipped{state}. {cause.text}".rstrip()
         if bundle is None or directory is None:
             outlook = "" if cause.in_weights else " With nan='skip', training continues."
