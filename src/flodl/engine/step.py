@@ -24,7 +24,7 @@ from .device.memory import memory_use
 from .errors import StepAttributeError, StepCallError
 from .mistakes.creation import ELSEWHERE, EXAMPLE, INSTEAD, how_to_read
 from .mistakes.explain import explained
-from .mistakes.first_call import check_mode, check_schedulers, explain_loss
+from .mistakes.first_call import check_mode, check_restarted, check_schedulers, explain_loss
 from .mistakes.parameters import CHECK_EVERY, TrainedParameters
 from .mistakes.skipped_updates import SkippedUpdates
 from .mistakes.step_function import check_step_function, named_arguments
@@ -309,6 +309,7 @@ class TrainStep:
         if started:
             self._first_step_s = time.perf_counter() - started
             explain_loss(loss)
+        if started or self._trained.is_waiting:
             body = self._body
             if untrained := self._trained.untrained(body.model, parameters_of(body.optimizer)):
                 self._journal.warn(self._steps, "parameters", Cause.PROBABLE_MISTAKE, untrained)
@@ -431,6 +432,8 @@ class TrainStep:
             self._journal.warn(self._steps, "parameters", Cause.PROBABLE_MISTAKE, added)
         if self._bridge is not None:
             check_schedulers(body.optimizer, self._journal, self._steps)
+            if not self._steps and not self._bridge.current_step:
+                check_restarted(body.optimizer, self._journal)
         self._skips.check(self.num_skipped, self._updates, self._journal, self._steps)
 
     def _explained(self, error: BaseException, batch: tuple[Any, ...], stage: Stage) -> Exception | None:

@@ -52,7 +52,8 @@ def torch_scheduler_text(kind: type) -> str:
     return (
         f"{kind.__name__} is a scheduler of torch, which sets the learning rates itself. Use {use} instead; "
         "schedules count updates. To keep the scheduler of torch, omit schedule= and call scheduler.step() "
-        "yourself: in a loop after the step, with a Trainer in a hook, on_step_end or on_epoch_end."
+        "yourself: in a loop after the step, with a Trainer in a hook, on_step_end or on_epoch_end. A run "
+        "that is saved needs a hook whose state_dict and load_state_dict are those of the scheduler."
     )
 
 

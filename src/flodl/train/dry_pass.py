@@ -123,6 +123,9 @@ def _check_watched(run: Run, names: set[str]) -> None:
     """Raise if a hook or the policy of the bundles watches a metric that the run does not have."""
     keep = None if run.directory is None else run.directory.keep
     watched = all_watched(run.hooks.all, keep)
+    if run.always_evaluates is None:
+        # A loop may evaluate some epochs only.
+        names = names.union(*run.session.history)
     unknown = [(who, name) for who, name in watched if name not in names]
     if not unknown or may_add_metrics(run.hooks.all):
         return

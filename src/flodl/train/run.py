@@ -24,6 +24,7 @@ from .batches.cursor import BatchCursor
 from .batches.loaders import Loaders
 from .batches.recent import RecentBatches
 from .callbacks.dispatch import Hooks
+from .callbacks.schedulers import unsaved_schedulers
 from .callbacks.watched import late_phases, notes_of
 from .checks.start import warnings_at_start
 from .evaluation.evaluator import Evaluator
@@ -238,6 +239,8 @@ class Run:
             self.hooks.call("on_start")
             if self.saver is not None:
                 self.hooks.check_states()
+                for warning in unsaved_schedulers(self.hooks.all):
+                    self.reports.warn(warning)
 
     def report_unused_metrics(self) -> None:
         """Report that there is no evaluation for the metrics; a later call of `evaluate` may use them."""

@@ -102,3 +102,44 @@ def test_a_loss_that_is_unpacked_says_what_a_step_returns() -> None:
     first = new_step()[1](X, Y)
     assert (first.dim(), first.ndim, first.item()) == (0, 0, float(first))
     assert torch.stack([first, first]).shape == (2,)
+
+
+RESTARTED = "the optimizer continues after 3 updates, but the schedule starts from the beginning"
+
+
+def adam_step(states=None, **settings) -> tuple[TrainStep, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    if states is not None:
+        model.load_state_dict(states[0])
+        optimizer.load_state_dict(states[1])
+    return TrainStep(model, optimizer, mse, tier="eager", **settings), optimizer
+
+
+def test_a_schedule_that_starts_again_after_the_states_were_loaded_is_reported(capsys) -> None:
+    step, optimizer = adam_step(schedule=lambda number: 0.1 / (1 + number))
+    for _ in range(3):
+        step(X, Y)
+    states = nn.Linear(4, 2).state_dict(), copy.deepcopy(optimizer.state_dict())
+    again, _ = adam_step(states, schedule=lambda number: 0.1 / (1 + number))
+    for _ in range(3):
+        again(X, Y)
+    assert capsys.readouterr().err.count(RESTARTED) == 1
+    right, _ = adam_step(states, schedule=lambda number: 0.1 / (1 + number))
+    right.load_state_dict(step.state_dict())
+    right(X, Y)
+    without, _ = adam_step(states)
+    without(X, Y)
+    assert RESTARTED not in capsys.readouterr().err
+
+
+def test_a_new_schedule_for_an_optimizer_of_this_program_is_not_reported(capsys) -> None:
+    step, optimizer = adam_step()
+    for _ in range(3):
+        step(X, Y)
+    model = nn.Linear(4, 2)
+    model.weight, model.bias = optimizer.param_groups[0]["params"]
+    second = TrainStep(model, optimizer, mse, tier="eager", schedule=lambda number: 0.1)
+    second(X, Y)
+    assert RESTARTED not in capsys.readouterr().err

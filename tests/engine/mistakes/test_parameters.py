@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from flodl import Trainer
+from flodl import FlowBuilder, Trainer
 from flodl.core import StepError
 from flodl.engine import TrainStep
+from flodl.train import Phase
 
 X, Y = torch.ones(8, 4), torch.zeros(8, 1)
 
@@ -183,3 +184,60 @@ def test_a_trainer_reports_parameters_that_no_optimizer_has(capsys) -> None:
     )
     trainer.fit((X, Y), epochs=2, batch_size=4)
     assert capsys.readouterr().err.count("the optimizer does not have '0.weight', '0.bias' of the model") == 1
+
+
+THAWED = "the optimizer does not have '0.weight', '0.bias' of the model, although they receive gradients"
+
+
+def head_only() -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = new_model()
+    model[0].requires_grad_(False)
+    return model, torch.optim.SGD(model[1].parameters(), lr=0.01)
+
+
+def test_parameters_that_are_thawed_later_and_in_no_optimizer_are_reported_once(capsys) -> None:
+    model, optimizer = head_only()
+    step = TrainStep(model, optimizer, mse, tier="eager")
+    for _ in range(3):
+        step(X, Y)
+    assert reported(step) == []
+    model[0].requires_grad_(True)
+    for _ in range(600):
+        step(X, Y)
+    assert capsys.readouterr().err.count(THAWED) == 1
+
+
+def test_thawed_parameters_that_the_optimizer_gets_are_not_reported(capsys) -> None:
+    model, optimizer = head_only()
+    step = TrainStep(model, optimizer, mse, tier="eager")
+    step(X, Y)
+    model[0].requires_grad_(True)
+    optimizer.add_param_group({"params": [*model[0].parameters()]})
+    step.reset_means()
+    for _ in range(3):
+        step(X, Y)
+    assert "the optimizer does not have" not in capsys.readouterr().err
+
+
+def test_a_trainer_reports_parameters_that_are_thawed_between_two_fits(capsys) -> None:
+    model, optimizer = head_only()
+    trainer = Trainer(model, mse, optimizer=optimizer, device="cpu", monitor=False)
+    trainer.fit((X, Y), epochs=1, batch_size=4)
+    model[0].requires_grad_(True)
+    trainer.fit((X, Y), epochs=2, batch_size=4)
+    assert capsys.readouterr().err.count(THAWED) == 1
+
+
+def test_a_trainer_reports_parameters_that_a_phase_thaws_in_the_last_epoch(capsys) -> None:
+    graph = FlowBuilder(nn.Linear(4, 4)).tag("encoder").through(nn.Linear(4, 1)).tag("head").build()
+    graph.freeze("encoder")
+    trainer = Trainer(
+        graph,
+        mse,
+        optimizer=torch.optim.SGD(graph.parameters_at("head"), lr=0.01),
+        hooks=[Phase(1, thaw=["encoder"])],
+        device="cpu",
+        monitor=False,
+    )
+    trainer.fit((X, Y), epochs=2, batch_size=4)
+    assert capsys.readouterr().err.count("although they receive gradients: nothing trains them") == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 import torch
 from torch import nn
@@ -190,3 +192,53 @@ def test_batches_that_fit_reads_as_samples_are_mentioned_in_the_error(make, data
         make(step_fn=strict).fit(batches, epochs=1, batch_size=2)
     assert "look like batches" in "".join(caught.value.__notes__)
     make(step_fn=strict).fit(batches, epochs=1)
+
+
+def orders_of(run, num_epochs, new_loader, *, at_most=None):
+    """Train with a new loader for each epoch, and return the samples of each epoch in order."""
+    orders = []
+    while run.epochs < num_epochs:
+        order = []
+        for batch in run.epoch(new_loader()):
+            run.step(batch)
+            order += batch.flatten().tolist()
+            if at_most is not None and run.updates == at_most:
+                return [*orders, order]
+        orders.append(order)
+    return orders
+
+
+def test_a_new_loader_for_each_epoch_has_the_orders_of_a_single_one():
+    single = Loader(X, 8, seed=1)
+    expected = orders_of(trainer(mean_of), 3, lambda: single)
+    assert orders_of(trainer(mean_of), 3, lambda: Loader(X, 8, seed=1)) == expected
+    assert expected[0] != expected[1]
+    one = trainer(mean_of)
+    one.fit(Loader(X, 8, seed=1), epochs=2)
+    assert orders_of(one, 3, lambda: Loader(X, 8, seed=1)) == expected[2:]
+
+
+@pytest.mark.parametrize("at_most", [3, 4])
+def test_a_resumed_loop_with_a_new_loader_for_each_epoch_equals_one_that_never_stopped(tmp_path, at_most):
+    def new_loader():
+        return Loader(X, 8, seed=1)
+
+    def make():
+        return trainer(mean_of, checkpoint_dir=tmp_path, save_every_steps=1)
+
+    def go(run, **limit):
+        with run.running(3):
+            run.resume(new_loader())
+            return orders_of(run, 3, new_loader, **limit)
+
+    expected = orders_of(trainer(mean_of), 3, new_loader)
+    parts = go(make(), at_most=at_most) + go(make())
+    assert [*chain(*parts)] == [*chain(*expected)]
+
+
+def test_a_loop_that_was_left_early_continues_in_a_new_loader_over_the_same_data():
+    one = trainer(mean_of)
+    first = orders_of(one, 1, lambda: Loader(X, 8, seed=1), at_most=1)
+    rest = orders_of(one, 1, lambda: Loader(X, 8, seed=1))
+    assert len(first[0]) == 8
+    assert sorted(first[0] + rest[0]) == X.flatten().tolist()

@@ -1,8 +1,9 @@
 """The callbacks of flodl know which direction of a metric is better."""
 
 import pytest
+import torch
 
-from flodl.checkpoint import best
+from flodl.checkpoint import best, best_bundle, list_bundles
 from flodl.core import TrainError
 from flodl.train import EarlyStopping, Phase, ReduceOnPlateau
 
@@ -78,3 +79,49 @@ def test_a_phase_after_the_last_epoch_causes_a_warning(make, data, capsys):
     assert len(warnings) == 2
     assert "Phase(2, freeze=[], thaw=['0'], eval_mode=False) has no effect" in warnings[0]
     assert "the last one of this run is 1" in warnings[0]
+
+
+def evaluated_every_second_epoch(trainer, data, epochs):
+    while trainer.epochs < epochs and not trainer.stop_reason:
+        eval_data = data if trainer.epochs % 2 == 0 else None
+        for batch in trainer.epoch(data, 8, eval_data=eval_data):
+            trainer.step(batch)
+
+
+def test_epochs_of_a_loop_without_the_watched_metric_do_not_count(make, data, tmp_path):
+    def new(**settings):
+        return make(optimizer=lambda groups: torch.optim.SGD(groups, lr=0.0), **settings)
+
+    stopped = new(
+        hooks=[EarlyStopping("eval_loss", patience=2)], checkpoint_dir=tmp_path, keep=best("eval_loss")
+    )
+    evaluated_every_second_epoch(stopped, data, 9)
+    assert (stopped.epochs, "eval_loss" in stopped.history[1]) == (5, False)
+    reduced = new(hooks=[ReduceOnPlateau("eval_loss", patience=2)])
+    evaluated_every_second_epoch(reduced, data, 5)
+    assert [bundle.metrics["loss"] for bundle in list_bundles(tmp_path / "bundles")]
+    assert best_bundle(tmp_path / "bundles", "eval_loss").step in (3, 9, 15)
+    assert "eval_loss has not improved for 2 epochs" in stopped.stop_reason
+
+
+def test_a_resumed_loop_may_begin_with_an_epoch_that_is_not_evaluated(make, data, tmp_path):
+    def new():
+        stopping = EarlyStopping("eval_loss", patience=5)
+        return make(hooks=[stopping], checkpoint_dir=tmp_path, keep=best("eval_loss"))
+
+    for epochs in (1, 4):
+        trainer = new()
+        with trainer.running(epochs):
+            trainer.resume(data, 8)
+            evaluated_every_second_epoch(trainer, data, epochs)
+    assert [("eval_loss" in row) for row in trainer.history] == [True, False, True, False]
+
+
+def test_a_metric_that_no_epoch_has_is_still_an_error(make, data):
+    trainer = make(hooks=[EarlyStopping("eval_los")], dry_pass=False)
+    with pytest.raises(TrainError, match="watches 'eval_los', which this run does not have"):
+        trainer.fit(data, epochs=2, batch_size=8, eval_data=data)
+    again = make(hooks=[EarlyStopping("eval_loss", patience=9)])
+    again.fit(data, epochs=1, batch_size=8, eval_data=data)
+    with pytest.raises(TrainError, match="Pass eval_data to have it"):
+        again.fit(data, epochs=2, batch_size=8)

@@ -378,7 +378,7 @@ def test_an_empty_checkpoint_dir_is_rejected(make, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("inner", ["bundles", "bundles/step-00000003"])
-def test_a_bundle_or_a_folder_of_bundles_is_no_checkpoint_dir(make, data, tmp_path, inner):
+def test_a_bundle_or_a_folder_of_bundles_cannot_be_a_checkpoint_dir(make, data, tmp_path, inner):
     run = tmp_path / "run"
     make(checkpoint_dir=run).fit(data, epochs=1, batch_size=8)
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}

@@ -80,3 +80,20 @@ def check_schedulers(optimizer: Optimizer, journal: Journal, step: int) -> None:
             "same learning rates after every update. Remove one of the two"
         )
         journal.warn(step, "schedule", Cause.PROBABLE_MISTAKE, reason)
+
+
+def check_restarted(optimizer: Optimizer, journal: Journal) -> None:
+    """Warn if an optimizer continues from a loaded state, and the schedule starts from the beginning.
+
+    An optimizer that was trained in this program usually has gradients: its new schedule is meant to start.
+    """
+    steps = [state["step"] for state in optimizer.state.values() if "step" in state]
+    if not steps or any(one.grad is not None for group in optimizer.param_groups for one in group["params"]):
+        return
+    if (updates := int(steps[0])) > 0:
+        reason = (
+            f"the optimizer continues after {updates} updates, but the schedule starts from the beginning. "
+            "To continue it too, save step.state_dict() with the other states, and load it after the "
+            "TrainStep is created"
+        )
+        journal.warn(0, "schedule", Cause.PROBABLE_MISTAKE, reason)

@@ -32,6 +32,10 @@ class TrainedParameters:
         # Parameters that the model got later.
         self._added = set[str]()
         self._trained = dict[str, Tensor]()
+        # Parameters in no optimizer that were reported, or that another optimizer has.
+        self._settled = set[str]()
+        # Whether a parameter may receive a gradient, for example since it was thawed, and is not settled.
+        self.is_waiting = False
         for name, parameter in model.named_parameters():
             self._names.add(name)
             if parameter in in_optimizer:
@@ -60,6 +64,7 @@ class TrainedParameters:
                 added = added or name
                 self._names.add(name)
                 self._added.add(name)
+            self.is_waiting |= name not in self._settled and name not in self._added
         if not added:
             return None
         return (
@@ -70,18 +75,20 @@ class TrainedParameters:
     def untrained(self, model: nn.Module, parameters: Iterable[Tensor]) -> str:
         """Return a warning about parameters with a gradient that no optimizer of the program has, or "".
 
-        Call it after the first backward: a parameter that the loss does not use has no gradient.
+        Call it after a backward: a parameter that the loss does not use has no gradient. Each parameter is
+        reported once.
         """
-        in_optimizer = set(parameters)
+        in_optimizer, self.is_waiting = set(parameters), False
         named = [
             (name, one)
             for name, one in model.named_parameters()
             if one not in in_optimizer and one.requires_grad and one.grad is not None
-            if name not in self._added
+            if name not in self._added and name not in self._settled
         ]
         if named:
             # Another step may train them, as in a GAN.
             elsewhere = in_any_optimizer()
+            self._settled.update(name for name, _ in named)
             named = [(name, one) for name, one in named if one not in elsewhere]
         if not named:
             return ""

@@ -55,6 +55,7 @@ class Loaders:
             if data is not session.loader:
                 self._check_device(data)
                 _check_seed(data, seed)
+                self._move_new(data, epoch)
                 session.loader, self._training_data = data, None
         elif session.loader is None or not _same_data((data, batch_size), self._training_data):
             session.loader = self._build(data, batch_size, seed=seed)
@@ -67,6 +68,25 @@ class Loaders:
             session.loader.load_state_dict(state)
         assert session.loader is not None
         return session.loader
+
+    def _move_new(self, loader: Loader, epoch: int) -> None:
+        """Move a loader that was never read to the epoch of the run, or to where the one before it stopped.
+
+        A program may create a loader for each epoch: every epoch has an order of its own nevertheless.
+        """
+        session, before = self._session, self._session.loader
+        if loader.epoch or loader.position or loader.is_one_shot:
+            return
+        if before is not None and not before.is_one_shot and not self._cursor.is_iterating:
+            state = self._cursor.state_dict(before)
+            if state["position"] and _reads_the_same(loader, before):
+                self._cursor.release(before)
+                loader.load_state_dict(state)
+                return
+        # The batches of an epoch whose end was interrupted are not read again.
+        epoch += session.position.open_row is not None
+        if epoch:
+            loader.set_epoch(epoch)
 
     def restore_training(self, loader: Loader, state: Mapping[str, Any]) -> None:
         """Move the loader to a saved state; raise CursorError if the order was drawn with another seed."""
@@ -170,6 +190,13 @@ def _check_batch_size(data: Any, batch_size: int | None) -> int | None:
             f"{data.batch_size}. Omit batch_size, or pass the data instead of the loader."
         )
     return None
+
+
+def _reads_the_same(one: Loader, other: Loader) -> bool:
+    """Return whether two loaders yield the same batches, apart from the seed of their order."""
+    if (one.batch_size, one.drop_last) != (other.batch_size, other.drop_last):
+        return False
+    return one.contents == other.contents
 
 
 def _check_seed(loader: Loader, seed: int | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import nn
 
@@ -31,6 +31,10 @@ class TrainerControls(Protocol):
     @property
     def updates(self) -> int:
         """The number of optimizer updates done."""
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """A row of metrics for each epoch."""
 
     def stop(self, reason: str = "stopped") -> None:
         """End the training after the current update."""

@@ -57,8 +57,13 @@ class MetricWatcher:
         is_told = f"{type(self).__name__}({self.metric!r}): higher is better, judging by the name"
         return f"{is_told}; mode='min' changes it" if self.mode_is_inferred else self._guess
 
-    def value_in(self, metrics: Mapping[str, float]) -> float:
-        """Return the watched metric, or raise an error that lists the existing names."""
+    def value_in(self, metrics: Mapping[str, float], trainer: TrainerControls) -> float | None:
+        """Return the watched metric, or raise an error that lists the existing names.
+
+        A loop may evaluate some epochs only; the others have no value and do not count.
+        """
+        if self.metric not in metrics and any(self.metric in row for row in trainer.history):
+            return None
         return metric_of(metrics, self.metric, self._patience.who)
 
     def state_dict(self) -> dict[str, Any]:
@@ -85,7 +90,7 @@ _ELSEWHERE = {
     WrongCallError, elsewhere=_ELSEWHERE, example="Write EarlyStopping('eval_loss', patience=3)."
 )
 class EarlyStopping(MetricWatcher):
-    """Stop when a metric has not improved by more than `tol` for `patience` epochs.
+    """Stop when a metric has not improved by more than `tol` for `patience` epochs that have it.
 
     With mode="max", higher is better. By default that holds for a name such as "eval_accuracy" or "f1", and
     the run says so; for any other name, lower is better. A stopped run stays stopped when it is started
@@ -107,7 +112,8 @@ class EarlyStopping(MetricWatcher):
 
     def on_epoch_end(self, trainer: TrainerControls, metrics: Mapping[str, float]) -> None:
         """Check the metric of the epoch."""
-        if self.is_over(self.value_in(metrics)):
+        value = self.value_in(metrics, trainer)
+        if value is not None and self.is_over(value):
             trainer.stop(self._reason)
 
     def on_resume(self, trainer: TrainerControls, own_folder: bool) -> None:
@@ -154,7 +160,8 @@ class ReduceOnPlateau(MetricWatcher):
 
     def on_epoch_end(self, trainer: TrainerControls, metrics: Mapping[str, float]) -> None:
         """Check the metric of the epoch."""
-        if self._patience.is_over(self.value_in(metrics)):
+        value = self.value_in(metrics, trainer)
+        if value is not None and self._patience.is_over(value):
             self._patience.waited = 0
             trainer.scale_lr(self.factor, least=self.least)
 

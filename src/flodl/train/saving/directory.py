@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -178,11 +179,16 @@ class RunDirectory:
         metrics: Mapping[str, float],
         *,
         metadata: Mapping[str, str] | None = None,
+        earlier: Collection[str] = (),
         reason: str,
         wait: bool,
     ) -> bool:
-        """Save a bundle in the background, or wait; return whether it was waited for and is on disk."""
+        """Save a bundle in the background, or wait; return whether it was waited for and is on disk.
+
+        A metric that `keep` needs may be missing if it is one of `earlier` epochs: it was not measured.
+        """
         if metrics:
+            metrics = {**{name: math.nan for name in self.keep.metrics if name in earlier}, **metrics}
             for name in self.keep.metrics:
                 metric_of(metrics, name, f"keep={self.keep}")
         if self._writer is None:

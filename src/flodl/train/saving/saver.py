@@ -92,7 +92,13 @@ class Saver:
         model = session.model
         metadata = structure_of(model).as_metadata() if isinstance(model, Graph) else {}
         is_saved = directory.save(
-            session.updates, parts, metrics, metadata=metadata, reason=reason, wait=wait
+            session.updates,
+            parts,
+            metrics,
+            metadata=metadata,
+            earlier={name for row in session.history[:-1] if directory.keep.metrics for name in row},
+            reason=reason,
+            wait=wait,
         )
         self.mark_saved()
         if wait:

@@ -1,0 +1,54 @@
+"""Finds schedulers of torch that a hook steps and that no save contains."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch.optim.lr_scheduler import LRScheduler
+
+from .hooks import HOOKS
+
+
+def unsaved_schedulers(callbacks: Iterable[Any]) -> Iterator[str]:
+    """Yield a warning for each scheduler that a callback without state_dict steps.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.1)
+    >>> scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    >>> def on_step_end():
+    ...     scheduler.step()
+    >>> [text[:41] for text in unsaved_schedulers([on_step_end])]
+    ['the hook on_step_end steps a StepLR, whos']
+    """
+    every = list(callbacks)
+    saved = [one for hook in every if hasattr(hook, "state_dict") for one in _schedulers_of(hook)]
+    for hook in every:
+        if hasattr(hook, "state_dict") or not any("step" in code.__code__.co_names for code in _codes(hook)):
+            continue
+        found = [one for one in _schedulers_of(hook) if not any(one is other for other in saved)]
+        if found:
+            name = getattr(hook, "__name__", type(hook).__name__)
+            yield (
+                f"the hook {name} steps a {type(found[0]).__name__}, whose state is in no save: a "
+                "resumed run would start it from the beginning. Use a hook class with state_dict and "
+                "load_state_dict that are those of the scheduler, or pass a schedule of flodl.optim."
+            )
+
+
+def _codes(hook: Any) -> Iterator[Any]:
+    """Yield the functions of a hook that have code to look at."""
+    for candidate in (hook, *(getattr(hook, name, None) for name in HOOKS)):
+        function = inspect.unwrap(getattr(candidate, "__func__", candidate))
+        if inspect.isfunction(function):
+            yield function
+
+
+def _schedulers_of(hook: Any) -> list[LRScheduler]:
+    """Return the schedulers that a hook has as attributes or that its functions use."""
+    values = list(getattr(hook, "__dict__", {}).values())
+    for function in _codes(hook):
+        variables = inspect.getclosurevars(function)
+        values += [*variables.nonlocals.values(), *variables.globals.values()]
+    return [value for value in values if isinstance(value, LRScheduler)]

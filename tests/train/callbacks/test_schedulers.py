@@ -1,0 +1,56 @@
+"""A scheduler of torch that a hook steps is part of a save, or the run says that it is not."""
+
+import pytest
+import torch
+from torch import nn
+
+
+@pytest.fixture
+def parts():
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
+
+
+class Stepping:
+    def __init__(self, scheduler):
+        self.scheduler = scheduler
+
+    def on_step_end(self):
+        self.scheduler.step()
+
+
+class Saved(Stepping):
+    def state_dict(self):
+        return self.scheduler.state_dict()
+
+    def load_state_dict(self, state):
+        self.scheduler.load_state_dict(state)
+
+
+def test_a_scheduler_that_no_save_contains_is_reported(make, data, parts, tmp_path, capsys):
+    model, optimizer, scheduler = parts
+
+    def on_step_end():
+        scheduler.step()
+
+    for number, hook in enumerate((on_step_end, Stepping(scheduler))):
+        make(model, optimizer=optimizer, hooks=[hook], checkpoint_dir=tmp_path / str(number)).fit(
+            data, epochs=1, batch_size=8
+        )
+        assert capsys.readouterr().err.count("steps a StepLR, whose state is in no save") == 1
+
+
+def test_a_scheduler_that_is_saved_or_only_read_is_not_reported(make, data, parts, tmp_path, capsys):
+    model, optimizer, scheduler = parts
+
+    def on_epoch_end():
+        print(scheduler.get_last_lr())
+
+    for hooks, settings in (
+        ([Saved(scheduler), on_epoch_end], {"checkpoint_dir": tmp_path / "saved"}),
+        ([on_epoch_end], {"checkpoint_dir": tmp_path / "read"}),
+        ([Stepping(scheduler)], {}),
+    ):
+        make(model, optimizer=optimizer, hooks=hooks, **settings).fit(data, epochs=1, batch_size=8)
+    assert "is in no save" not in capsys.readouterr().err
