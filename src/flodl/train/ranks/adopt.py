@@ -15,9 +15,9 @@ from flodl.distributed.reduction import FlatState
 
 from ..learning_rate import optimizer_settings
 from ..run import Run
-from ..saving.check_optimizer import with_own_implementation
 from ..session import Session
 from .coverage import Ranges, num_batches_in
+from .optimizer_state import load_optimizer_state
 
 Sums = dict[str, tuple[float, float]]
 
@@ -37,8 +37,7 @@ def adopt(run: Run, loader: Loader, state: FlatState, saved: Mapping[str, Any], 
     session = run.session
     state.write(saved["flat"].to(state.device))
     state.write_integers(saved["integers"].to(state.device))
-    optimizer = session.optimizer
-    optimizer.load_state_dict(with_own_implementation(saved["optimizer"], optimizer))
+    load_optimizer_state(session.optimizer, saved["optimizer"])
     size = loader.batch_size
     assert size is not None
     batches = num_batches_in(progress.committed, size)

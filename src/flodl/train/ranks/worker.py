@@ -27,7 +27,7 @@ from ..build import build_optimizer
 from ..evaluation.evaluator import as_arguments
 from ..evaluation.modes import restore_modes
 from ..evaluation.names import SKIPPED
-from ..saving.check_optimizer import with_own_implementation
+from .optimizer_state import load_optimizer_state
 from .payload import Payload
 
 ReduceGradients = Callable[[Sequence[Tensor], float], None]
@@ -188,7 +188,7 @@ class TrainerWorker:
         }
 
     def _load_optimizer(self, state: dict[str, Any]) -> None:
-        self._optimizer.load_state_dict(with_own_implementation(state, self._optimizer))
+        load_optimizer_state(self._optimizer, state)
 
 
 def make_optimizer(payload: Payload, model: torch.nn.Module) -> Optimizer:
