@@ -99,8 +99,8 @@ def test_a_rate_that_is_reduced_between_epochs_reaches_the_ranks(make, how):
     rates = [row["lr"] for row in result.history]
     assert rates[-1] < 1.0
     moved = [before - after for before, after in zip([0.0, *weights], weights)]
-    # 16 updates in an epoch, with the rate at the end of the epoch before: the mean is 8 if ranks train 8 each,
-    # and up to 16 if one of them trains more.
+    # 16 updates in an epoch, with the rate at the end of the epoch before. Their mean is 8 if ranks train 8
+    # each, and up to 16 if one of them trains more.
     shares = [step / rate for step, rate in zip(moved, [1.0, *rates[:-1]])]
     assert all(7.9 < share < 16.1 for share in shares), shares
 
