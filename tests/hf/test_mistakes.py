@@ -215,3 +215,32 @@ def test_choosing_weights_on_the_training_texts_is_reported(models, capsys, tmp_
 def test_texts_that_were_not_tokenized_are_refused_by_the_step_function(models) -> None:
     with pytest.raises(FlodlError, match=r"Train on model\.dataset\(texts, labels\)"):
         fit(models["seqcls"], [*zip(TEXTS, LABELS)])
+
+
+@pytest.mark.parametrize(
+    "use", [lambda data: data[0], list, lambda data: torch.utils.data.Subset(data, [0])[0]]
+)
+def test_a_text_dataset_says_how_it_is_split_and_read(models, use) -> None:
+    with pytest.raises(HFError, match="split the texts before"):
+        use(models["seqcls"].dataset(TEXTS, LABELS))
+
+
+@pytest.mark.parametrize("shape", [(1, 6), (2, 1), (2, 5)])
+def test_an_attention_mask_of_another_shape_is_refused(models, shape) -> None:
+    with pytest.raises(HFError, match="Pass one value for each token"):
+        models["seqcls"](input_ids=torch.ones(2, 6).long(), attention_mask=torch.ones(shape).long())
+
+
+@pytest.mark.parametrize("head", ["seqcls", "tokcls", "mlm"])
+def test_the_tokens_of_one_text_need_a_row(models, head) -> None:
+    with pytest.raises(HFError, match=r"expected \[texts, tokens\]"):
+        models[head](input_ids=torch.ones(6).long())
+
+
+def test_names_that_are_numbers_are_sorted_by_value() -> None:
+    assert label_names([str(number) for number in range(12)]) == [str(number) for number in range(12)]
+
+
+def test_a_tiny_model_is_not_created_over_another(models) -> None:
+    with pytest.raises(HFError, match="load the model in it with from_pretrained"):
+        create_tiny(folder_of(models["seqcls"]), TEXTS, head="seqcls", labels=["negative", "positive"])

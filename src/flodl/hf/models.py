@@ -129,6 +129,11 @@ class PretrainedModel(nn.Module):
         """Return logits, `(start_logits, end_logits)` for questions, or hidden states without a head."""
         if not isinstance(input_ids, Tensor):
             raise _not_a_tensor(input_ids, inputs)
+        if input_ids.dim() != 2:
+            raise HFError(
+                f"input_ids has shape {tuple(input_ids.shape)}; expected [texts, tokens]. For one text, "
+                "write input_ids[None]."
+            )
         given = {
             "attention_mask": attention_mask,
             "token_type_ids": token_type_ids,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import torch
@@ -80,6 +80,12 @@ class TextDataset:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def __getitem__(self, index: Any) -> NoReturn:
+        raise _no_items()
+
+    def __iter__(self) -> NoReturn:
+        raise _no_items()
+
     def __repr__(self) -> str:
         lengths, size = self.lengths, format_bytes(self.tokens.num_bytes)
         return (
@@ -151,3 +157,11 @@ class TextBatches:
     def make(self, indices: Tensor, keys: Tensor) -> Any:
         """Return these texts as a batch."""
         return self.collate.make(indices.numpy(), keys)
+
+
+def _no_items() -> HFError:
+    return HFError(
+        "a text dataset has no single items: it makes whole batches. Pass it to Trainer.fit or "
+        "Loader(dataset, batch_size), and split the texts before model.dataset(…). dataset.batch([0, 1]) "
+        "returns the batch of some texts."
+    )

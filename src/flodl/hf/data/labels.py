@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 
 def label_names(labels: Sequence[Any]) -> list[str]:
-    """Return the distinct labels of a dataset, sorted; for tags of words, O comes first.
+    """Return the distinct labels of a dataset, sorted, numbers by value; for tags of words, O comes first.
 
     Pass the result to `from_pretrained(…, labels=…)`, so that ids and names agree and are exported.
 
@@ -39,6 +39,8 @@ def label_names(labels: Sequence[Any]) -> list[str]:
                 "num_labels=… instead. Leave out texts without a label."
             )
         names.update(own)
+    if all(name.isdecimal() for name in names):
+        return sorted(names, key=lambda name: (int(name), name))
     return sorted(names, key=lambda name: (name != "O", name))
 
 

@@ -63,6 +63,12 @@ def create_tiny(
         "attention_probs_dropout_prob": dropout,
     }
     auto = AUTO[kind]
+    target = Path(folder)
+    if target.is_dir() and any(target.iterdir()):
+        raise HFError(
+            f"{folder} already exists and is not empty. Choose a new folder, or load the model in it with "
+            "from_pretrained."
+        )
     with tempfile.TemporaryDirectory() as work:
         (Path(work) / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
         (Path(work) / "tokenizer_config.json").write_text('{"do_lower_case": true}\n', encoding="utf-8")

@@ -58,7 +58,7 @@ def padding_bias(
         return packed.with_mask(hidden)
     if attention_mask is None:
         return None
-    if attention_mask.dim() != 2:
+    if attention_mask.shape != hidden.shape[:2]:
         raise HFError(
             f"attention_mask has shape {tuple(attention_mask.shape)}. Pass one value for each token: "
             f"{tuple(hidden.shape[:2])}."
