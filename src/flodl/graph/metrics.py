@@ -29,10 +29,18 @@ _REDUCTIONS = {
 }
 
 
+SECOND_END = (
+    "the Trainer ends the epoch of its graph itself: remove the call of end_epoch() from the program."
+)
+
+
 class GraphMetrics(GraphTree):
     """Record metrics; the name of a subgraph's metric starts with the subgraph's path."""
 
     _has_noted_empty_trend = False
+    _has_noted_second_end = False
+    # Whether a trainer has ended an epoch, and its hooks run.
+    _is_between_epochs = False
     _has_noted_left_out = False
 
     def __init__(
@@ -90,6 +98,11 @@ class GraphMetrics(GraphTree):
 
         A graph ends the epoch of its subgraphs too; calling it on both ends the epoch once.
         """
+        if self._is_between_epochs:
+            if not self._has_noted_second_end:
+                self._has_noted_second_end = True
+                log.warn("%s This call is ignored.", SECOND_END)
+            return
         self._book.end_epoch(children=self._other_books())
 
     @property

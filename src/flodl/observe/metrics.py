@@ -149,6 +149,19 @@ class Book:
         for book in {*children} - {*books}:
             book._ended_by = None
 
+    def add_to_last_epoch(self) -> None:
+        """Add the pending values to the epoch that ended last."""
+        for name in list(self._pending):
+            mean = self._history[name].setdefault(max(self.epoch - 1, 0), Mean())
+            mean.absorb(self._pending.pop(name))
+            mean.fold()
+            self._unread.append(mean)
+
+    @property
+    def pending_names(self) -> list[str]:
+        """The metrics with values that belong to no finished epoch yet."""
+        return list(self._pending)
+
     @property
     def _has_nothing_new(self) -> bool:
         """Whether nothing was recorded since the last epoch ended."""

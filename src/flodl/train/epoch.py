@@ -13,6 +13,7 @@ from flodl.core.formats import counted
 from flodl.core.interrupts import uninterrupted
 from flodl.data import Loader
 from flodl.graph import Graph
+from flodl.graph.trainer_epochs import SECOND_END, after_epoch, record_epoch
 from flodl.optim import ScheduleBridge
 
 from .batches.batch_lists import hint_at_batches
@@ -161,6 +162,7 @@ def begin_epoch(run: Run, loader: Loader) -> None:
     if not session.model.training:
         session.model.train()
     if loader.position == 0:
+        _report_second_end(run)
         _report_mixed_epoch(run, loader)
         session.position.epoch_step = 0
         _report_other_size(run, loader, count)
@@ -169,13 +171,23 @@ def begin_epoch(run: Run, loader: Loader) -> None:
     run.progress.epoch_start_s = time.perf_counter()
 
 
+def _report_second_end(run: Run) -> None:
+    """Report that the program ends the epochs of the graph too: they are counted twice."""
+    model, ended = run.session.model, run.progress.graph_epochs
+    if ended is None or not isinstance(model, Graph) or model.epoch_count == ended:
+        return
+    if "end_epoch" not in run.reported:
+        run.reported.add("end_epoch")
+        run.reports.warn(f"{SECOND_END} The trends have empty epochs, which changes their slopes.")
+
+
 def _report_mixed_epoch(run: Run, loader: Loader) -> None:
     """Report that an epoch which was left early begins again with other data: its means contain both."""
     session, before = run.session, run.last_epoch
     if before is None or before[0]() is loader or before[2] != session.epochs:
         return
-    if session.position.epoch_step and "epoch" not in run.reported_metrics:
-        run.reported_metrics.add("epoch")
+    if session.position.epoch_step and "epoch" not in run.reported:
+        run.reported.add("epoch")
         run.reports.warn(
             f"epoch {session.epochs + 1} was left after {counted(session.position.epoch_step, 'batch')} "
             "and begins again with different data: its loss is the mean over both. Read each epoch to its "
@@ -242,8 +254,11 @@ def end_epoch(run: Run, eval_data: Any) -> None:
     position.open_row, position.measured_at = None, session.updates
     session.history.append(row)
     metrics = {name: value for name, value in row.items() if name != "epoch"}
-    _record(session.model, metrics)
-    run.hooks.call("on_epoch_end", epoch=epoch, metrics=metrics)
+    if isinstance(session.model, Graph):
+        record_epoch(session.model, metrics)
+        run.progress.graph_epochs = session.model.epoch_count
+    with after_epoch(session.model, metrics):
+        run.hooks.call("on_epoch_end", epoch=epoch, metrics=metrics)
     _take_from_hooks(row, metrics)
     if (rate := learning_rate(session.optimizer)) != row["lr"]:
         # A hook changed it; a row contains the rate of the next update.
@@ -262,8 +277,8 @@ def end_epoch(run: Run, eval_data: Any) -> None:
 def _observe_loss(run: Run, schedule: ScheduleBridge, row: Mapping[str, Any]) -> None:
     """Pass the loss of an epoch to a schedule that follows it, and never compare it with another metric."""
     followed = followed_loss(row, run.session.history, evaluates=run.always_evaluates)
-    if followed.change and followed.name not in run.reported_metrics:
-        run.reported_metrics.add(followed.name)
+    if followed.change and followed.name not in run.reported:
+        run.reported.add(followed.name)
         run.reports.warn(followed.change)
     if followed.name:
         if followed.change:
@@ -302,11 +317,3 @@ def _evaluate(run: Run, eval_data: Any, epoch: int) -> dict[str, float]:
         run.save_and_exit()
     run.hooks.call("on_evaluate_end", epoch=epoch, metrics=metrics)
     return {f"eval_{name}": as_number(name, value) for name, value in metrics.items()}
-
-
-def _record(model: Any, metrics: Mapping[str, float]) -> None:
-    """Add the metrics to a graph, for its trends and exports."""
-    if isinstance(model, Graph):
-        for name, value in metrics.items():
-            model.record(name, value)
-        model.end_epoch()

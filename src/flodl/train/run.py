@@ -18,6 +18,8 @@ from flodl.core import TrainError, WriteError
 from flodl.core.integers import is_integer
 from flodl.data import Loader
 from flodl.engine import Collector, calm_collector
+from flodl.graph import Graph
+from flodl.graph.trainer_epochs import check_not_recorded
 from flodl.monitor import Monitor
 
 from .batches.cursor import BatchCursor
@@ -61,7 +63,7 @@ class Progress:
     """The epochs of a run, their limit, and whether the dry pass was done; the batches of the current epoch
     where known, and its start; the epochs asked for after a stop; the evaluation data of `fit`; the
     differences from the saved run that are not reported yet; what several devices did; the last batch and its
-    loss, until `on_step_end` receives them."""
+    loss, until `on_step_end` receives them; the epochs of the graph when the last one ended."""
 
     total_epochs: int | None = None
     limit: int | None = None
@@ -72,6 +74,7 @@ class Progress:
     eval_data: Any = UNKNOWN
     differences: list[str] = field(default_factory=list)
     ranks: RanksReport | None = None
+    graph_epochs: int | None = None
     last_batch: tuple[Any, Tensor] | None = None
 
 
@@ -120,8 +123,8 @@ class Run:
         self.at_begin: list[Callable[[], object]] = []
         # The loader of the last epoch in this process, the number of its batches, and the epoch.
         self.last_epoch: tuple[ReferenceType[Loader], int | None, int] | None = None
-        # The losses for which it was reported that the schedule follows them now; "" is none.
-        self.reported_metrics: set[str] = set()
+        # What was reported once; a loss if the schedule follows it now, "" for none.
+        self.reported: set[str] = set()
         follows_loss(session.train_step.schedule)
         self._has_step_hooks = hooks.has("on_step_end")
 
@@ -313,6 +316,8 @@ class Run:
                 saver.save_if_due()
             if saver.directory.finished:
                 saver.call_hooks()
+        if session.position.epoch_step == 1 and isinstance(session.model, Graph):
+            check_not_recorded(session.model, ("loss", "lr", *session.train_step.values))
         if session.position.epoch_step % CHECK_EVERY == 0:
             session.check_parameters()
             if self.collector is not None:
