@@ -226,3 +226,31 @@ def test_batches_prefetched_in_inference_mode_can_be_trained_on(mode):
     for batch in loader:
         (batch * weight).sum().backward()
     assert weight.grad is not None
+
+
+SAMPLES = [(torch.tensor([float(i)]), i) for i in range(8)]
+
+
+@pytest.mark.parametrize("transform", [lambda x, y: (x, y), lambda x: x.sum()])
+def test_an_error_of_a_transform_says_what_it_is_called_with(transform):
+    for source in (SAMPLES, iter(SAMPLES)):
+        with pytest.raises((TypeError, AttributeError)) as caught:
+            next(iter(Loader(source, 4, transform=transform)))
+        (note,) = caught.value.__notes__
+        assert note.startswith("transform was called with a whole sample, a tuple of Tensor and int. For a ")
+
+
+@pytest.mark.parametrize("augment", [lambda x, y: (x + 1, y), lambda x, y, z: x, [lambda x, y: x.sum()]])
+def test_an_error_of_an_augmentation_says_what_it_is_called_with(augment):
+    with pytest.raises((TypeError, AttributeError)) as caught:
+        next(iter(Loader((torch.zeros(8, 2), torch.zeros(8)), 4, augment=augment)))
+    (note,) = caught.value.__notes__
+    assert note.startswith("augment is called with the whole batch and a Chance")
+
+
+def test_an_augmentation_that_takes_the_chance_for_a_part_of_the_batch_is_an_error():
+    loader = Loader((torch.zeros(8, 2), torch.zeros(8)), 4, augment=lambda x, y: (x, y))
+    with pytest.raises(
+        DataError, match="augment returned its second argument, a Chance, as part of the batch"
+    ):
+        next(iter(loader))

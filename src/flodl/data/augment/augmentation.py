@@ -15,12 +15,24 @@ from ..sampling.random_numbers import Chance
 
 Augmentation = Callable[[Any, Chance], Any]
 
+_CALLED = (
+    "augment is called with the whole batch and a Chance, which draws random numbers: "
+    "def augment(batch, chance): x, y = batch; return change(x), y."
+)
+
 
 def apply_augmentation(augment: Augmentation, batch: Any, chance: Chance) -> Any:
-    """Augment a batch; raise if the augmentation returns None."""
-    augmented = augment(batch, chance)
+    """Augment a batch; raise if the augmentation returns None or its second argument, the chance."""
+    try:
+        augmented = augment(batch, chance)
+    except Exception as error:
+        if not isinstance(augment, Compose):
+            error.add_note(_CALLED)
+        raise
     if augmented is None:
         raise DataError("augment returned None. Return the batch, even if it was changed in place.")
+    if type(augmented) is tuple and any(part is chance for part in augmented):
+        raise DataError(f"augment returned its second argument, a Chance, as part of the batch. {_CALLED}")
     return augmented
 
 

@@ -78,7 +78,7 @@ class Samples:
         except IndexError as error:
             error.add_note(f"This is sample {index} of a {self.label} whose length is {self.num_samples}.")
             raise
-        return sample if self.transform is None else self.transform(sample)
+        return sample if self.transform is None else apply_transform(self.transform, sample)
 
     def _batch(self, samples: list[Any], indices: Sequence[int]) -> Any:
         if self.collate is None:
@@ -89,6 +89,31 @@ class Samples:
         """Create every sample once and return them as columns; the global generators stay seeded."""
         batch = self.fetch(range(self.num_samples), range(self.num_samples))
         return Columns.of(batch)
+
+
+def apply_transform(transform: Transform, sample: Any) -> Any:
+    """Transform a sample; an error says what the transform was called with."""
+    try:
+        return transform(sample)
+    except Exception as error:
+        error.add_note(
+            f"transform was called with a whole sample, {_kind_of(sample)}. For a sample (x, y), write "
+            "transform=lambda sample: (change(sample[0]), sample[1])."
+        )
+        raise
+
+
+def _kind_of(sample: Any) -> str:
+    """Describe a sample.
+
+    >>> _kind_of((1, "a")), _kind_of({"x": 1})
+    ('a tuple of int and str', "a dict with the keys 'x'")
+    """
+    if isinstance(sample, dict):
+        return f"a dict with the keys {', '.join(map(repr, [*sample][:6]))}"
+    if isinstance(sample, tuple | list) and 0 < len(sample) <= 6:
+        return f"a {type(sample).__name__} of {' and '.join(type(part).__name__ for part in sample)}"
+    return f"of type {type(sample).__name__}"
 
 
 def _batched_getter(dataset: Any) -> Callable[[list[int]], Any] | None:

@@ -20,7 +20,7 @@ from ..sampling.epoch import Epoch
 from ..sampling.global_rng import seed_global_rng
 from ..sampling.order import sample_keys, stream_key
 from .collate import collate_lists_as_rows
-from .samples import Collate, Transform
+from .samples import Collate, Transform, apply_transform
 
 _BLOCK = 1024  # keys drawn at once
 Part = tuple[int, int]  # the number of the part, and the number of parts
@@ -137,7 +137,7 @@ class Stream:
                 yield item
             else:
                 seed_global_rng(key)
-                yield self.transform(item)
+                yield apply_transform(self.transform, item)
 
     def _shuffled_items(self, epoch: Epoch, part: Part, first: int) -> Iterator[Any]:
         raw = self._raw_items(_epoch_key(epoch, "source", part), first)
