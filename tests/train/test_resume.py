@@ -523,17 +523,3 @@ def test_optimizer_parameters_outside_the_model_are_restored_too(data, tmp_path)
         TrainError, match=r"parameter 2 of group 0 .* has shape \(2,\), and it was saved with \(1,\)"
     ):
         trained(5, width=2, checkpoint_dir=tmp_path)
-
-
-def test_weights_that_a_saved_run_replaces_are_reported(make, data, tmp_path, capsys):
-    def fit(model, epochs):
-        make(model, checkpoint_dir=tmp_path, monitor=None).fit(data, epochs=epochs, batch_size=8)
-        return capsys.readouterr().out
-
-    replaced = "its weights replace those of this model, which differ from those at the first start"
-    other = make().model
-    with torch.no_grad():
-        other[0].weight.zero_()
-    fit(None, 1)
-    assert replaced not in fit(None, 2)
-    assert f"info: resumed from step 6, epoch 2; {replaced}\n" in fit(other, 3)

@@ -24,8 +24,6 @@ from .saving.differences import differences
 from .saving.directory import BUNDLES, RunDirectory, absolute_path
 from .saving.undo import all_or_nothing
 
-REPLACED = "its weights replace those of this model, which differ from those at the first start"
-
 
 def resume_run(
     run: Run, loader: Loader, how: str | PathLike[str] | bool, *, allow_different_structure: bool
@@ -62,7 +60,6 @@ def resume_run(
     # Its checksums were verified when it was found.
     parts = read_bundle(bundle, verify=False)
     own_folder = directory is not None and bundle.path.parent == directory.bundles
-    notes = [REPLACED] if own_folder and run.recorder.has_other_weights(session, parts.get("config")) else []
     check_saved_run(session, parts, allow_different_structure=allow_different_structure)
     check_ranges(parts, on_ranks=bool(session.settings.devices))
     if run.stage is not Stage.CLOSED:
@@ -100,7 +97,7 @@ def resume_run(
     else:
         session.start.source = str(bundle.path)
     restarts = not own_folder and any(isinstance(hook, EarlyStopping) for hook in run.hooks.all)
-    notes += ["EarlyStopping starts counting from scratch"] if restarts else []
+    notes = ["EarlyStopping starts counting from scratch"] if restarts else []
     if own_folder and isinstance(source, Path) and not bundle.path.is_relative_to(source):
         notes.append(f"its own folder takes precedence over {str(source)!r}")
     if run.is_complete:

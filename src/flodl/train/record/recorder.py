@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
 from flodl.checkpoint import Policy
@@ -131,15 +130,6 @@ class Recorder:
             "torch": torch_flags(),
         }
         return dict(plain(record, depth=MAX_DEPTH))
-
-    def has_other_weights(self, session: Session, saved: Mapping[str, Any] | None) -> bool:
-        """Return whether the model has other weights than at the first start of a saved run, if known."""
-        before = ((saved or {}).get("model") or {}).get("weights_at_start")
-        if any(map(is_lazy, (*session.model.parameters(), *session.model.buffers()))):
-            return False
-        now = _known(lambda: hash_of_weights(session.model))
-        are_known = not any(one is None or str(one).startswith("unknown") for one in (before, now))
-        return are_known and now != before
 
     def _at_first_start(self, session: Session) -> dict[str, Any]:
         """Return what applies since the first start of a run, whatever this program sets."""
