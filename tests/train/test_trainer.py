@@ -302,23 +302,20 @@ def test_a_loader_on_a_different_device_is_rejected(make, data):
 
 @pytest.mark.parametrize("wait", [True, False])
 def test_a_save_within_an_accumulation_window_is_postponed_to_its_end(make, data, tmp_path, wait):
-    whole, batches = make(accumulate=3), []
+    whole, saved = make(accumulate=3), []
     whole.fit(data, epochs=2, batch_size=4)
-
-    def on_step_end(trainer, batch):
-        batches.append(batch)
-        # The second of a window of three; the fifth and last of an epoch, whose window is closed by it.
-        if len(batches) in (2, 5):
-            trainer.save(wait=wait, reason=f"batch {len(batches)}")
-            trainer.save(wait=wait, reason=f"batch {len(batches)} again")
-
-    saved = []
 
     def on_save(step):
         saved.append(step)
 
-    trainer = make(accumulate=3, checkpoint_dir=tmp_path, hooks=[on_step_end, on_save], save_every=None)
-    trainer.fit(data, epochs=1, batch_size=4)
+    trainer = make(accumulate=3, checkpoint_dir=tmp_path, hooks=[on_save], save_every=None)
+    with trainer.running(1):
+        for number, batch in enumerate(trainer.epoch(data, 4), start=1):
+            trainer.step(batch)
+            # The second of a window of three; the fifth and last of an epoch, whose window is closed by it.
+            if number in (2, 5):
+                trainer.save(wait=wait, reason=f"batch {number}")
+                trainer.save(wait=wait, reason=f"batch {number} again")
     assert saved == [1, 2]
     again = make(accumulate=3, checkpoint_dir=tmp_path)
     again.fit(data, epochs=2, batch_size=4)

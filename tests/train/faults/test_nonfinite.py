@@ -72,7 +72,7 @@ def test_stop_keeps_the_previous_weights(make, data, gradients):
 def test_skip_continues_without_the_update(make, data, gradients, accumulate):
     kept = Weights()
     settings = {"nan": "skip", "hooks": [kept], "accumulate": accumulate}
-    trainer = make(step_fn=bad_at(2, gradients=gradients), **settings)
+    trainer = make(step_fn=bad_at(2 * accumulate, gradients=gradients), **settings)
     result = trainer.fit(data, epochs=2, batch_size=4)
     assert torch.equal(kept.seen[0], kept.seen[1])
     assert result.report.skipped == 1
