@@ -98,7 +98,7 @@ def num_recorded_updates(step: TrainStep) -> int:
         {"sizes": (32, 32, 32, 32, 32, 32, 32, 7)},
         {"strict": True},
     ],
-    ids=str,
+    ids=lambda settings: "-".join(settings) or "plain",
 )
 def test_two_programs_equal_eager_bit_for_bit(settings: dict) -> None:
     eager = train("eager", HalvingReducer(), **settings)
