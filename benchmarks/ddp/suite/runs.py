@@ -34,6 +34,19 @@ class Choice:
         return f"{self.model}/{self.policy}{together}/{self.epochs} epochs/seed {self.seed}"
 
 
+class EpochClock:
+    """Adds up the seconds of all epochs, with their evaluations."""
+
+    def __init__(self) -> None:
+        self.seconds = self._began_s = 0.0
+
+    def on_epoch_start(self, epoch: int) -> None:
+        self._began_s = time.perf_counter()
+
+    def on_epoch_end(self, epoch: int) -> None:
+        self.seconds += time.perf_counter() - self._began_s
+
+
 def can_use_ranks() -> bool:
     """Return whether this version of flodl trains on several devices."""
     return "devices" in inspect.signature(Trainer.__init__).parameters
@@ -48,6 +61,7 @@ def run(choice: Choice) -> dict[str, Any]:
     model = recipe.make_model()
     loaders = _loaders(recipe, train, test, choice)
     updates = choice.epochs * len(loaders[0])
+    clock = EpochClock()
     trainer = Trainer(
         model,
         recipe.loss_of,
@@ -56,17 +70,20 @@ def run(choice: Choice) -> dict[str, Any]:
         save_every=None,
         log_every=None,
         seed=choice.seed,
+        hooks=[clock],
         **_devices(choice),
     )
     started_s = time.perf_counter()
     result = trainer.fit(loaders[0], epochs=choice.epochs, eval_data=loaders[1])
-    seconds = time.perf_counter() - started_s
+    total_s = time.perf_counter() - started_s
     curve = [row[f"eval_{recipe.metric}"] for row in result.history]
-    found = {**asdict(choice), "seconds": seconds, "quality": curve[-1], "curve": curve}
-    found["loss"] = result.metrics["loss"]
+    found = {**asdict(choice), "seconds": clock.seconds, "total_s": total_s}
+    found |= {"quality": curve[-1], "curve": curve, "loss": result.metrics["loss"]}
     ranks = getattr(result, "ranks", None)
     if ranks is not None:
         found |= {
+            # Without the start of the processes.
+            "seconds": max(each.train_s + each.wait_s + each.reduce_s for each in ranks.ranks),
             "syncs": ranks.syncs,
             "idle": ranks.idle,
             "divergence": ranks.divergence,
