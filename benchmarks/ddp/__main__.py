@@ -26,7 +26,7 @@ from suite.recipes import RECIPES
 from suite.report import HEADER, markdown, page, titles
 from suite.runs import POLICIES, Choice, can_use_ranks, run
 
-from flodl.core.errors import DataFileError
+from flodl.core.errors import DataFileError, TrainError
 
 
 def read_runs(path: Path) -> dict[str, Any]:
@@ -61,8 +61,8 @@ def train_all(choices: list[Choice], runs: dict[str, Any], options: argparse.Nam
             continue
         try:
             found = run(choice)
-        except DataFileError as error:
-            print(f"{choice.key} is left out: {error}")
+        except (DataFileError, TrainError) as error:
+            print(f"{choice.key} is left out: {error}", flush=True)
             continue
         runs[choice.key] = {**found, "machine": machine()}
         write_results(name, {"runs": runs}, folder=options.json)
