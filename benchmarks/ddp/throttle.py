@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
 import time
@@ -69,8 +70,14 @@ class Throttle:
         self.spans: list[tuple[float, float]] = []
         if scenario.kind == "quota":
             _join_group(rank, FAST_SHARE / scenario.ratio_of(rank, 0.0))
+            atexit.register(self.leave)
         elif scenario.kind == "nice" and scenario.ratio_of(rank, 0.0) > 1.0:
             os.nice(19)
+
+    def leave(self) -> None:
+        """The run is over: what follows is not slowed down."""
+        if self._scenario.kind == "quota":
+            (CPU_GROUPS / "cgroup.procs").write_text(str(os.getpid()))
 
     def begin(self) -> None:
         self._began_s = time.monotonic()

@@ -104,6 +104,7 @@ def _main(rival: Rival, job: Job, rank: int, size: int, port: int, lighthouse: s
     )
     data.order(0)
     rival(found)
+    found.throttle.leave()
     if rank == 0:
         found.recorder.write(Path(job.folder) / "snapshots.pt")
     facts = {"started_s": found.started_s, "syncs": found.syncs, "num_bytes": found.num_bytes}
