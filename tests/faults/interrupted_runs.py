@@ -153,7 +153,8 @@ CASES = {
     "stopped twice": Case([("term twice", "step", 37), ("int twice", "step", 50)]),
     "with workers": Case([("kill", "step", 37), ("int of the group", "step", 60)], data="workers"),
     "with accumulation": Case(
-        [("term", "step", 13), ("kill", "step", 37), ("term", "step", 68), ("int", "evaluation", 4)],
+        # Hooks are called once per update, here of three batches.
+        [("term", "step", 5), ("kill", "step", 14), ("term", "step", 23), ("int", "evaluation", 4)],
         settings={"accumulate": 3},
     ),
     "a graph": Case([("kill", "step", 37), ("term", "evaluation", 3), ("int", "step", 90)], model="graph"),
