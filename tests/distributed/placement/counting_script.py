@@ -51,7 +51,18 @@ class CountingWorker:
         assert donated == b"optimizer"
 
     def save(self, point, consensus, outer, coordinator):
+        if OPTIONS.get("show_listeners"):
+            (FOLDER / "listeners").write_text("\n".join(listeners()))
         return {"weights": consensus.tolist(), "state": coordinator}
+
+
+def listeners():
+    """The addresses at which ranks and the supervisor listen; not those of torchrun itself."""
+    import psutil
+
+    processes = psutil.Process().parent().children(recursive=True)
+    found = [each for process in processes for each in process.net_connections("tcp")]
+    return sorted({each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN})
 
 
 def keep(report):
@@ -74,7 +85,7 @@ def main():
         ),
         settings=CoordinatorSettings(
             save_every=OPTIONS["save_every"],
-            suspicion=SuspicionSettings(floor_ms=2000.0, unknown_ms=20000.0, first_reduce_ms=10000.0),
+            suspicion=SuspicionSettings(floor_ms=5000.0, unknown_ms=20000.0, first_reduce_ms=10000.0),
         ),
         supervision=SupervisorSettings(digests=True, start_s=60.0, end_s=5.0),
         resume_state=resume,

@@ -70,6 +70,6 @@ def test_torchrun_gets_the_address_of_this_host_and_runs_the_script_once():
     words = " ".join(launch.command)
     assert words.startswith(f"{sys.executable} -m torch.distributed.run --nnodes 1:3 --nproc-per-node 2")
     assert "--rdzv-endpoint 127.0.0.1:29400" in words
-    assert "--local-addr 127.0.0.1" in words
+    assert "--rdzv-conf is_host=True --local-addr 127.0.0.1" in words
     assert words.endswith("-m flodl.distributed.placement.torchrun_rank train.py -x")
     assert launch.starts[0] == "supervisor: a process on the host of rank 0, runs train.py"

@@ -65,7 +65,7 @@ def command(
         return run_on_ray(launch.command, launch.placement)
     from flodl.cli.execution.process import call
 
-    return call(launch.command, cwd=Path.cwd(), **{LAUNCH: launch.placement.to_json()})
+    return call(launch.command, cwd=Path.cwd(), **launch.variables, **{LAUNCH: launch.placement.to_json()})
 
 
 def _placement(on: str, devices: str | None, ranks: str | None, address: str) -> Placement:
@@ -83,7 +83,7 @@ def _placement(on: str, devices: str | None, ranks: str | None, address: str) ->
 
 
 def _show(launch: Launch, *, as_json: bool) -> None:
-    environment = {LAUNCH: launch.placement.to_json()}
+    environment = {**launch.variables, LAUNCH: launch.placement.to_json()}
     if as_json:
         facts = {"on": launch.placement.on, "command": launch.command, "starts": launch.starts}
         click.echo(json.dumps({**facts, "environment": environment}))
@@ -91,4 +91,5 @@ def _show(launch: Launch, *, as_json: bool) -> None:
     for line in launch.starts:
         click.echo(line)
     words = ["python" if word == sys.executable else word for word in launch.command]
-    click.echo(f"\n{LAUNCH}={shlex.quote(environment[LAUNCH])} \\\n  {shlex.join(words)}")
+    assigned = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
+    click.echo(f"\n{assigned} \\\n  {shlex.join(words)}")

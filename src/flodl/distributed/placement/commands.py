@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
+from socket import getaddrinfo
 
 from flodl.core import DistributedError
 
@@ -13,6 +14,8 @@ from .places import Placement, parse_ranks
 
 _RANK_MODULE = "flodl.distributed.placement.torchrun_rank"
 _MAX_RESTARTS = 3
+# If hosts share the store of the rendezvous, those that come later wait for it in vain (torch 2.13).
+_TORCHRUN_VARIABLES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,7 @@ class Launch:
     command: list[str]
     starts: list[str]
     in_actor: bool = False
+    variables: dict[str, str] = field(default_factory=dict)
 
 
 def plan_launch(
@@ -94,7 +98,9 @@ def _torchrun(placement: Placement, script: Sequence[str], hosts: str | None, re
     command += ["--nproc-per-node", str(placement.max_ranks), "--max-restarts", str(restarts)]
     if placement.address:
         command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", placement.address, "--rdzv-id", "flodl"]
-        command += ["--local-addr", _own_address(placement.address)]
+        own, is_first = _own_address(placement.address)
+        # torchrun compares names, and may not notice that an address is its own.
+        command += ["--rdzv-conf", f"is_host={is_first}", "--local-addr", own]
     else:
         command += ["--standalone"]
     command += ["-m", _RANK_MODULE, *script]
@@ -105,11 +111,11 @@ def _torchrun(placement: Placement, script: Sequence[str], hosts: str | None, re
         f"ranks: {placement.max_ranks} on each of {where} ({each})",
         f"after a loss: torchrun restarts all ranks, up to {restarts} times, and the run resumes",
     ]
-    return Launch(replace(placement, address=""), command, starts)
+    return Launch(replace(placement, address=""), command, starts, variables=_TORCHRUN_VARIABLES)
 
 
-def _own_address(address: str) -> str:
-    """Return the address of this host on the way to the rendezvous."""
+def _own_address(address: str) -> tuple[str, bool]:
+    """Return the address of this host on the way to the rendezvous, and whether that is on this host."""
     from .torchrun_rank import address_towards
 
     host, _, port = address.rpartition(":")
@@ -118,6 +124,7 @@ def _own_address(address: str) -> str:
             f"the address {address!r} has no port. Write HOST:PORT, such as 10.0.0.1:29400."
         )
     try:
-        return address_towards(host, int(port))
+        own = address_towards(host, int(port))
+        return own, own in {each[4][0] for each in getaddrinfo(host, int(port))}
     except OSError as error:
         raise DistributedError(f"the host {host!r} of --address cannot be found: {error.strerror}.") from None

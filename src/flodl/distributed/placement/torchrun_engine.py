@@ -171,7 +171,7 @@ class PostOffice:
 
 
 class StoreRank:
-    """A rank that torchrun started. Only torchrun can end its process; here it is disconnected."""
+    """A rank that torchrun started. Only torchrun can end its process: it is told to leave this run."""
 
     sentinel = None
 
@@ -187,6 +187,9 @@ class StoreRank:
         return ended
 
     def kill(self) -> None:
+        if self.link.ended is None:
+            # If it can still read this, it comes back as a new rank.
+            self.link.send(End("the supervisor goes on without it"))
         self._office.forget(self.token)
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from flodl.core import DistributedError, environment, log
 from flodl.distributed.ranks import Start
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 SESSION = "flodl/session"
 # How long to wait for the first process to come, if what it left behind is from an earlier start.
 _STALE_S = 30.0
+_REPORT_S = 3.0
+_LEAVE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,21 @@ class Seat:
     local_rank: int
     world_size: int
     num_hosts: int
+    # The store through which these processes find each other; torchrun or the first of them hosts it.
     master: tuple[str, int]
+    torchrun_hosts: bool
+
+    @property
+    def hosts_store(self) -> bool:
+        return self.rank == 0 and not self.torchrun_hosts
+
+    def open_store(self) -> TCPStore:
+        from flodl.distributed.reduction import connect_store, host_store
+
+        host, port = self.master
+        if self.hosts_store:
+            return host_store(self.address, port=port)
+        return connect_store(port, host if self.torchrun_hosts or self.num_hosts > 1 else self.address)
 
     @property
     def address(self) -> str:
@@ -50,16 +66,13 @@ def find_seat() -> Seat | None:
     found = environment.torchrun_variables()
     if found is None:
         return None
-    if found["TORCHELASTIC_USE_AGENT_STORE"] != "True":
-        raise DistributedError(
-            "torchrun was started without a store of its own. Use its c10d or static rendezvous."
-        )
     return Seat(
         int(found["RANK"]),
         int(found["LOCAL_RANK"]),
         int(found["WORLD_SIZE"]),
         int(found["GROUP_WORLD_SIZE"] or 1),
         (found["MASTER_ADDR"], int(found["MASTER_PORT"])),
+        found["TORCHELASTIC_USE_AGENT_STORE"] == "True",
     )
 
 
@@ -88,17 +101,16 @@ def serve_if_rank() -> None:
 
 def serve(seat: Seat, program: Sequence[str], placement: Placement) -> NoReturn:
     """Start the supervisor, which runs the program, if this is the first rank. Then train until it ends."""
-    from flodl.distributed.reduction import connect_store
-
     if seat.num_hosts > 1 and seat.address.startswith("127."):
         raise DistributedError(
             f"the name {seat.master[0]!r} of the first host is a loopback address, which other hosts cannot "
             "reach. Pass torchrun --local-addr with the address of this host."
         )
-    store = connect_store(seat.master[1], seat.master[0])
+    store = seat.open_store()
     supervisor = SupervisorProcess(seat, store, program, placement) if seat.rank == 0 else None
     session = Session(store, supervisor.session if supervisor else "")
     code = session.run(seat, placement)
+    session.leave(seat)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
@@ -114,7 +126,7 @@ class SupervisorProcess:
         self.session, self._store = f"{os.getpid()}-{uuid.uuid4().hex}", store
         ranks = (seat.world_size, seat.world_size)
         told = replace(placement, on="torchrun", ranks=ranks, devices=(), address=seat.address)
-        link = json.dumps([self.session, *seat.master, os.getpid()])
+        link = json.dumps([self.session, store.host, store.port, os.getpid()])
         told = replace(told, session=link, num_restarts=num_starts - 1)
         variables = environment.without_torchrun() | {environment.LAUNCH: told.to_json()}
         self._process = subprocess.Popen([*program], env=variables, start_new_session=True)
@@ -122,11 +134,9 @@ class SupervisorProcess:
         threading.Thread(target=self._watch, name="flodl-supervisor", daemon=True).start()
 
     def _watch(self) -> None:
-        from flodl.distributed.reduction import connect_store
-
         code = self._process.wait()
-        store = connect_store(self._store.port, self._store.host)
-        store.set(f"flodl/{self.session}/over", str(code if code >= 0 else 1))
+        store: Any = self._store
+        store.clone().set(f"flodl/{self.session}/over", str(code if code >= 0 else 1))
 
 
 class Session:
@@ -192,16 +202,31 @@ class Session:
         with suppress(RuntimeError):
             push(sender, UP, letter(token, "bye", str(code).encode()))
         channel.close()
+        if code:
+            # The supervisor ends with the first rank: let it print the error before.
+            self._exit_code(_REPORT_S)
         return code or None
 
-    def _exit_code(self) -> int:
-        """Return the exit code of the supervisor's program; 1 if it is unknown."""
+    def leave(self, seat: Seat) -> None:
+        """Let the others read what they need, if this process hosts their store."""
+        key = f"flodl/{self._session}/left"
+        deadline_s = time.monotonic() + _LEAVE_S
+        with suppress(RuntimeError):
+            num_left = self._store.add(key, 1)
+            while seat.hosts_store and num_left < seat.world_size and time.monotonic() < deadline_s:
+                time.sleep(0.02)
+                num_left = self._store.add(key, 0)
+
+    def _exit_code(self, timeout_s: float = SILENCE_S) -> int:
+        """Return the exit code of the supervisor's program; 1 if it does not end in time."""
         key = f"flodl/{self._session}/over"
-        deadline_s = time.monotonic() + SILENCE_S
+        deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
-            with suppress(RuntimeError):
+            try:
                 if self._store.check([key]):
                     return int(self._store.get(key))
+            except RuntimeError:
+                break
             time.sleep(0.05)
         return 1
 

@@ -170,7 +170,9 @@ class Supervisor:
         process = self._launcher.start(spec)
         member = Member(rank, spec, process)
         run.roster.add(member)
-        run.note("started", rank=rank, pid=process.pid, host=process.host, device=spec.device)
+        run.note(
+            "started", rank=rank, pid=process.pid, host=process.host, device=spec.device, address=spec.address
+        )
         start = Start(
             RankInfo(rank, spec.device, process.host, len(self._specs), (self._store.host, self._store.port)),
             self._payload,
