@@ -38,6 +38,13 @@ class Program:
             assert time.monotonic() < deadline, "nothing happened"
             time.sleep(0.05)
 
+    def wait_for_text(self, name, text, *, timeout_s=120.0):
+        """Wait until a file contains a text."""
+        path, deadline = self.folder / name, time.monotonic() + timeout_s
+        while not (path.exists() and text in path.read_text()):
+            assert time.monotonic() < deadline, f"{text!r} is not in {name}"
+            time.sleep(0.05)
+
     def check(self, *, num_samples):
         """Each position was committed exactly once, replicas were identical, and the save has the result."""
         logs, commits = self.logs, []

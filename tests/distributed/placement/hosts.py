@@ -22,10 +22,12 @@ class Host:
         self.name, self.address = name, address
         self.processes = []
 
-    def start(self, command, **options):
-        process = subprocess.Popen(
-            ["ip", "netns", "exec", self.name, *command], start_new_session=True, **options
-        )
+    def start(self, command, output, **variables):
+        """Start a program; what it prints is appended to a file."""
+        words = ["ip", "netns", "exec", self.name, *command]
+        with output.open("a") as file:
+            options = {"stdout": file, "stderr": subprocess.STDOUT, "env": {**os.environ, **variables}}
+            process = subprocess.Popen(words, start_new_session=True, **options)
         self.processes.append(process)
         return process
 

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any
 
 from flodl.core import log
@@ -23,6 +24,34 @@ _PATIENCE_S = 10.0
 # A seat whose rank was lost is given again after this time, and twice as long after each further loss.
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
+
+
+class Calls:
+    """Calls functions one after the other, in a thread of its own.
+
+    Ray completes futures in the thread that receives all its replies. A call of Ray from there can wait
+    forever for its own reply.
+    """
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        threading.Thread(target=self._run, name="flodl-ray", daemon=True).start()
+
+    def _run(self) -> None:
+        while (call := self._queue.get()) is not None:
+            call()
+
+    def when_done(self, reference: Any, handle: Callable[[Any], object]) -> None:
+        """Call a function with the future of a reference, once it is done."""
+        reference.future().add_done_callback(lambda done: self._queue.put(lambda: handle(done)))
+
+    def later(self, delay_s: float, call: Callable[[], object]) -> None:
+        timer = threading.Timer(delay_s, lambda: self._queue.put(call))
+        timer.daemon = True
+        timer.start()
+
+    def close(self) -> None:
+        self._queue.put(None)
 
 
 class Seat:
@@ -66,6 +95,7 @@ class RayEngine:
         kind = device_kind(self._ray)
         self._seats = [Seat(device) for device in placement.devices or (kind,) * placement.max_ranks]
         self._num_placed, self._is_closed = 0, False
+        self._calls = Calls()
         self._supervisor: Supervisor | None = None
         # Actors that are alive or pending: without a handle, Ray ends them.
         self._actors: dict[int, Any] = {}
@@ -74,7 +104,7 @@ class RayEngine:
         self._supervisor = supervisor
         for seat in self._seats:
             self._request(seat)
-        _later(_PATIENCE_S, self._explain_waiting)
+        self._calls.later(_PATIENCE_S, self._explain_waiting)
 
     def _request(self, seat: Seat) -> None:
         """Ask Ray for an actor; it is offered to the supervisor once it is placed."""
@@ -88,8 +118,7 @@ class RayEngine:
         )
         agent = actor_class.remote([*sys.path], [*getattr(sys, "argv", [""])], os.getcwd())
         self._actors[id(agent)] = agent
-        facts = agent.facts.remote().future()
-        facts.add_done_callback(lambda done: self._offer(seat, agent, done))
+        self._calls.when_done(agent.facts.remote(), lambda done: self._offer(seat, agent, done))
 
     def _offer(self, seat: Seat, agent: Any, done: Any) -> None:
         error = done.exception()
@@ -109,7 +138,7 @@ class RayEngine:
 
     def start(self, spec: RankSpec) -> RayRank:
         place: Any = spec.place
-        return RayRank(self._ray, *place, freed=self._freed)
+        return RayRank(self._ray, self._calls, *place, freed=self._freed)
 
     def _freed(self, seat: Seat, agent: Any, code: int | None) -> None:
         """The rank of a seat has ended. An error of its code would only repeat itself."""
@@ -120,7 +149,7 @@ class RayEngine:
     def _again(self, seat: Seat) -> None:
         seat.num_losses += 1
         if not self._is_closed:
-            _later(seat.pause_s(), lambda: self._request(seat))
+            self._calls.later(seat.pause_s(), lambda: self._request(seat))
 
     def _drop(self, agent: Any) -> None:
         self._actors.pop(id(agent), None)
@@ -139,6 +168,7 @@ class RayEngine:
 
     def close(self) -> None:
         self._is_closed = True
+        self._calls.close()
         for agent in [*self._actors.values()]:
             self._drop(agent)
 
@@ -149,11 +179,19 @@ class RayRank:
     sentinel = None
 
     def __init__(
-        self, ray: Any, seat: Seat, agent: Any, facts: dict[str, Any], *, freed: Callable[..., object]
+        self,
+        ray: Any,
+        calls: Calls,
+        seat: Seat,
+        agent: Any,
+        facts: dict[str, Any],
+        *,
+        freed: Callable[..., object],
     ) -> None:
         self.pid: int = facts["pid"]
         self.host: str = facts["host"]
         self._ray, self._seat, self._agent, self._freed = ray, seat, agent, freed
+        self._calls = calls
         self._code: int | None = None
         self.link: Any = Relay(self._deliver)
         self._collect()
@@ -162,11 +200,11 @@ class RayRank:
         self._agent.deliver.options(concurrency_group="down").remote(data)
 
     def _collect(self) -> None:
-        found = self._agent.collect.options(concurrency_group="up").remote().future()
-        found.add_done_callback(self._collected)
+        found = self._agent.collect.options(concurrency_group="up").remote()
+        self._calls.when_done(found, self._collected)
 
     def _collected(self, done: Any) -> None:
-        """Runs in a thread of Ray: bytes have come, or the rank has ended."""
+        """Bytes have come, or the rank has ended."""
         error = done.exception()
         if error is not None:
             self.link.end(f"its Ray actor is gone: {first_line(error)}")
@@ -189,9 +227,3 @@ class RayRank:
     def close(self) -> None:
         self.link.close()
         self._freed(self._seat, self._agent, self._code)
-
-
-def _later(delay_s: float, call: Callable[[], object]) -> None:
-    timer = threading.Timer(delay_s, call)
-    timer.daemon = True
-    timer.start()
