@@ -87,7 +87,7 @@ def main():
         settings=CoordinatorSettings(
             save_every=OPTIONS["save_every"],
             suspicion=SuspicionSettings(
-                floor_ms=OPTIONS.get("floor_ms", 5000.0), unknown_ms=20000.0, first_reduce_ms=10000.0
+                floor_ms=OPTIONS.get("floor_ms", 30000.0), unknown_ms=60000.0, first_reduce_ms=30000.0
             ),
         ),
         supervision=SupervisorSettings(digests=True, start_s=60.0, end_s=5.0),

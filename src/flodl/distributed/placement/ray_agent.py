@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +23,8 @@ from flodl.distributed.supervisor.launcher import kill_group, start_process
 from .places import Placement
 
 _PIECE = 1 << 20
+# Actors ignore SIGINT, and what they start would inherit that.
+_RESET_SIGNALS = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 class RankAgent:
@@ -67,7 +70,7 @@ class ProgramAgent:
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str], folder: str) -> None:
         self._process = subprocess.Popen(
-            [*command],
+            [sys.executable, "-c", _RESET_SIGNALS, *command],
             env=_with_parent(variables),
             cwd=folder,
             stdin=subprocess.DEVNULL,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from importlib import import_module
 from typing import Any
 
@@ -35,6 +36,8 @@ def connect(address: str, *, relays_output: bool) -> Any:
         )
     if ray.is_initialized():
         return ray
+    if address:
+        _check_reachable(address)
     try:
         ray.init(
             address=address or "auto", logging_level=logging.ERROR, log_to_driver=relays_output,
@@ -47,6 +50,20 @@ def connect(address: str, *, relays_output: bool) -> Any:
             "`ray start --head`, or pass the address of another host."
         ) from error
     return ray
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself tries for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise DistributedError(f"the address {address!r} is not HOST:PORT, such as 10.0.0.1:6379.")
+    try:
+        socket.create_connection((host, int(port)), timeout=10.0).close()
+    except OSError as error:
+        raise DistributedError(
+            f"there is no Ray cluster at {address}: {error.strerror or error}. Start one with "
+            "`ray start --head`, or pass the address of another host."
+        ) from None
 
 
 def device_kind(ray: Any) -> str:

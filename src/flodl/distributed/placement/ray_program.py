@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
@@ -45,7 +47,7 @@ def run_on_ray(command: Sequence[str], placement: Placement) -> int:
 
 def _relay_output(ray: Any, agent: Any) -> int:
     while True:
-        found = ray.get(agent.read.remote())
+        found = agent.read.remote().future().result()
         if isinstance(found, int):
             return found if found >= 0 else 1
         name, data = found
@@ -56,12 +58,21 @@ def _relay_output(ray: Any, agent: Any) -> int:
 
 @contextmanager
 def _passing_signals(agent: Any) -> Iterator[None]:
-    def pass_on(number: int, _frame: FrameType | None) -> None:
-        agent.signal.options(concurrency_group="control").remote(number)
+    arrived: SimpleQueue[int] = SimpleQueue()
 
-    previous = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    def send() -> None:
+        while number := arrived.get():
+            agent.signal.options(concurrency_group="control").remote(number)
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        # A handler may interrupt a call of Ray, and must not call Ray itself.
+        arrived.put(number)
+
+    threading.Thread(target=send, name="flodl-signals", daemon=True).start()
+    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
+        arrived.put(0)
         for number, handler in previous.items():
             signal.signal(number, handler)
