@@ -23,8 +23,11 @@ from flodl.distributed.supervisor.launcher import kill_group, start_process
 from .places import Placement
 
 _PIECE = 1 << 20
-# Actors ignore SIGINT, and what they start would inherit that.
-_RESET_SIGNALS = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+# Actors ignore or block signals, and what they start would inherit that.
+_RESET_SIGNALS = (
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+    "signal.pthread_sigmask(signal.SIG_SETMASK, []); os.execv(sys.argv[1], sys.argv[1:])"
+)
 
 
 class RankAgent:

@@ -24,6 +24,9 @@ _PR_SET_PDEATHSIG = 1
 def main(handle: int, parent: int) -> None:
     """Run the rank whose supervisor is at the other end of this socket, and exit."""
     end_with(parent)
+    if sys.platform != "win32":
+        # What starts a rank may block signals, and its processes would inherit that.
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
     # Ctrl-C is for the supervisor, which ends its ranks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = SocketChannel(socket.socket(fileno=handle))
