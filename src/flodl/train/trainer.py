@@ -115,7 +115,8 @@ class Trainer(CheckedAttributes):
         if ranks is not None:
             device = ranks.devices[0]
         # One device is trained in this process, in the ordinary way.
-        self._ranks = ranks if ranks is not None and len(ranks.devices) > 1 else None
+        is_one = ranks is not None and ranks.is_local and len(ranks.devices) == 1
+        self._ranks = None if is_one else ranks
         settings = TrainerSettings(
             save_every=save_every,
             save_every_steps=save_every_steps,

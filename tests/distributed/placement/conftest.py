@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -97,3 +99,29 @@ def ray_command():
     if importlib.util.find_spec("ray") is None:
         pytest.skip("Ray is not installed: pip install 'flodl[ray]'")
     return [sys.executable, "-c", "from ray.scripts.scripts import main; main()"]
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(ray_command, tmp_path_factory):
+    """The address of a cluster with two CPUs."""
+    folder = tmp_path_factory.mktemp("ray")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    words = ["start", "--head", "--block", f"--port={port}", "--num-cpus=2", "--num-gpus=0"]
+    words += ["--node-ip-address=127.0.0.1", "--include-dashboard=false", "--disable-usage-stats"]
+    with (folder / "ray.txt").open("w") as output:
+        process = subprocess.Popen(
+            [*ray_command, *words], stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        while "Ray runtime started" not in (folder / "ray.txt").read_text():
+            assert process.poll() is None, (folder / "ray.txt").read_text()
+            try:
+                process.wait(0.2)
+            except subprocess.TimeoutExpired:
+                continue
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(60)

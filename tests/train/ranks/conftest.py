@@ -117,9 +117,8 @@ class Supervision:
             return Supervisor(
                 *args,
                 on_event=record,
-                launcher=self._launcher,
                 faults=tuple(faults),
-                **{**options, **settings},
+                **{**options, "launcher": self._launcher, **settings},
             )
 
         self._patch.setattr("flodl.train.ranks.fit.Supervisor", supervisor)

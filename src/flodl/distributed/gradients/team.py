@@ -12,7 +12,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from flodl.core import DistributedError
-from flodl.distributed.reduction import FlatState, Groups, Link, card_of, connect_store, gradient_store
+from flodl.distributed.reduction import (
+    FlatState,
+    Groups,
+    Link,
+    card_of,
+    connect_store,
+    gradient_store,
+)
 
 from .reducer import GradientReducer
 
@@ -26,10 +33,18 @@ class GradientTeam:
     If a member is lost, a call raises a DistributedError, and the next `meet` needs another generation.
     """
 
-    def __init__(self, state: FlatState, *, rank: int, store: tuple[str, int], backend: str = "auto") -> None:
+    def __init__(
+        self,
+        state: FlatState,
+        *,
+        rank: int,
+        store: tuple[str, int],
+        backend: str = "auto",
+        address: str = "127.0.0.1",
+    ) -> None:
         host, port = store
         self._store = gradient_store(connect_store(port, host))
-        self._groups = Groups(card_of(state, backend=backend, wire="fp32", outer="gradients"), host=host)
+        self._groups = Groups(card_of(state, backend=backend, wire="fp32", outer="gradients"), host=address)
         self._rank, self._device = rank, state.device
         self._generation = -1
         self._link: Link | None = None

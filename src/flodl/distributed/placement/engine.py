@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from flodl.core import log
+from flodl.core.environment import torchrun_variables
 from flodl.distributed.coordination import CoordinatorSettings
 from flodl.distributed.ranks import WorkerFactory
 from flodl.distributed.supervisor import Launcher, LocalLauncher, Outcome, RankSpec, Supervisor
@@ -29,6 +30,8 @@ class Engine(Protocol):
     ranks: list[RankSpec]
     start_ranks: int
     may_wait: bool
+    # Whether ranks see the files of this process.
+    shares_files: bool
 
     def attend(self, supervisor: Supervisor) -> None:
         """Begin to offer places to a supervisor, with `add_rank`."""
@@ -40,6 +43,7 @@ class LocalEngine:
     """One process per rank on this machine; nothing listens beyond loopback."""
 
     may_wait = False
+    shares_files = True
     host = LOOPBACK
 
     def __init__(self, placement: Placement) -> None:
@@ -55,16 +59,21 @@ class LocalEngine:
         """Ranks end with their run."""
 
 
+def serve_if_rank() -> None:
+    """Serve as a rank if torchrun started this process for that; it ends then.
+
+    The program continues in the process of the supervisor.
+    """
+    if torchrun_variables() is not None:
+        from . import torchrun_rank
+
+        torchrun_rank.serve_if_rank()
+
+
 @contextmanager
 def open_engine(placement: Placement | None = None) -> Iterator[Engine]:
-    """Open the engine of a placement; by default, the one that `fdl launch` or torchrun asks for.
-
-    In a process that torchrun started as a rank, this does not return: the process serves as a rank, and then
-    ends. The program continues in the process of the supervisor.
-    """
+    """Open the engine of a placement; by default, the one that `fdl launch` or torchrun asks for."""
     if placement is None:
-        from .torchrun_rank import serve_if_rank
-
         serve_if_rank()
     placement = placement or launched_placement() or Placement()
     engine: Engine

@@ -80,6 +80,7 @@ class RayEngine:
     """
 
     may_wait = True
+    shares_files = False
 
     def __init__(self, placement: Placement) -> None:
         if placement.session:

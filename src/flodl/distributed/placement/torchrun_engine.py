@@ -27,6 +27,7 @@ class TorchrunEngine:
     """Offers the processes of torchrun as ranks, as they report."""
 
     may_wait = True
+    shares_files = False
 
     def __init__(self, placement: Placement) -> None:
         self.host, self.start_ranks = placement.address, placement.start_ranks

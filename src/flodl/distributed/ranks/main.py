@@ -85,7 +85,7 @@ def make_loop(channel: Channel, inbox: Inbox, start: Start) -> RankLoop:
     make_worker, make_reducer = cloudpickle.loads(start.payload)
     worker = make_worker(info)
     reducer = make_reducer(worker.state, keep_local=start.is_ahead)
-    reducer.host = start.address
+    reducer.host = info.address
     outer = getattr(worker, "outer_state", None)
     if outer:
         reducer.begin(start.version, outer)

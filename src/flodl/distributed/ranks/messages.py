@@ -23,8 +23,6 @@ class Start:
     info: RankInfo
     payload: bytes
     store: tuple[str, int]
-    # The address of its host at which the rank listens for other ranks.
-    address: str = "127.0.0.1"
     # The version that the run starts from.
     version: int = 0
     # Whether the reduction runs in a thread while the rank trains on.

@@ -26,6 +26,8 @@ class RankInfo:
     num_ranks: int = 1
     # Where ranks find each other.
     store: tuple[str, int] | None = None
+    # The address of its host at which the rank listens for others.
+    address: str = "127.0.0.1"
 
 
 @dataclass(slots=True)

@@ -173,11 +173,12 @@ class Supervisor:
         run.note(
             "started", rank=rank, pid=process.pid, host=process.host, device=spec.device, address=spec.address
         )
+        num_ranks = len(self._specs) or run.coordinator.run.settings.start_ranks
+        store = (self._store.host, self._store.port)
         start = Start(
-            RankInfo(rank, spec.device, process.host, len(self._specs), (self._store.host, self._store.port)),
+            RankInfo(rank, spec.device, process.host, num_ranks, store, spec.address),
             self._payload,
-            (self._store.host, self._store.port),
-            address=spec.address,
+            store,
             version=self._first_version,
             is_ahead=run.coordinator.run.settings.meeting.max_ahead > 0,
             digests=run.settings.digests,

@@ -20,11 +20,11 @@ from flodl.data import Loader
 from flodl.distributed.coordination import CoordinatorSettings, MeetingSettings, SuspicionSettings
 from flodl.distributed.coverage import Epochs
 from flodl.distributed.gradients import TIMEOUT_S
+from flodl.distributed.placement import Engine, open_engine
 from flodl.distributed.reduction import FlatState, Reducer
 from flodl.distributed.supervisor import (
     CommitReport,
     Outcome,
-    RankSpec,
     SaveReport,
     Supervisor,
     SupervisorSettings,
@@ -40,7 +40,7 @@ from .coverage import committed_in, start_state
 from .payload import Payload, shared_folder, write_payload
 from .report import RanksReport, Recorder
 from .settings import RankSettings
-from .sync import make_worker
+from .sync import make_remote_worker, make_worker
 
 POLL_S = 0.05
 MEETINGS = {
@@ -117,12 +117,13 @@ class RanksFit:
         write_payload(self._payload(optimizer), folder / "payload.pt")
         begin_run(run, self._first_batch(), self._eval_data)
         self._told = settings_for_ranks(session, modes_of(session.model))
-        self._supervisor = self._supervise(folder, state)
         try:
-            with watched(run, self._supervisor):
-                outcome = self._supervisor.run()
+            with open_engine(self._ranks.placement) as engine:
+                self._supervisor = self._supervise(folder, state, engine)
+                with watched(run, self._supervisor):
+                    outcome = self._supervisor.run()
         except DistributedError as error:
-            raise TrainError(f"training on {len(self._ranks.devices)} devices ended: {error}") from error
+            raise TrainError(f"training on {self._ranks.describe()} ended: {error}") from error
         finally:
             run.progress.ranks = self._recorder.report()
         self._settle(outcome)
@@ -163,15 +164,23 @@ class RanksFit:
         stop = min(self._loader.batch_size or 1, self._num_samples)
         return next(self._loader.between(0, stop, epoch=self._loader.epoch)).batch
 
-    def _supervise(self, folder: Path, state: dict[str, Any]) -> Supervisor:
+    def _supervise(self, folder: Path, state: dict[str, Any], engine: Engine) -> Supervisor:
         run, ranks = self._run, self._ranks
+        path = folder / "payload.pt"
+        if engine.shares_files:
+            factory = partial(make_worker, path=str(path))
+        else:
+            factory = partial(make_remote_worker, data=path.read_bytes())
         every = run.session.settings.save_every_steps if run.saver is not None else None
-        return Supervisor(
-            partial(make_worker, path=str(folder / "payload.pt")),
-            ranks=[RankSpec(str(device)) for device in ranks.devices],
+        supervisor = Supervisor(
+            factory,
+            ranks=engine.ranks,
+            launcher=engine.launcher,
+            host=engine.host,
+            may_wait=engine.may_wait,
             epochs=Epochs.from_state(state["epochs"]),
             settings=CoordinatorSettings(
-                start_ranks=len(ranks.devices),
+                start_ranks=engine.start_ranks,
                 shared=ranks.policy == "sync",
                 meeting=MEETINGS[ranks.policy],
                 suspicion=SUSPICIONS[ranks.policy],
@@ -185,6 +194,8 @@ class RanksFit:
             on_event=self._recorder.on_event,
             on_warning=run.reports.warn,
         )
+        engine.attend(supervisor)
+        return supervisor
 
     def _on_commit(self, report: CommitReport) -> None:
         """Count committed work, and report it."""
@@ -217,9 +228,7 @@ class RanksFit:
         """End an epoch, or save within one; return True to end the run."""
         run, loader, progress = self._run, self._loader, self._progress
         session = run.session
-        path = Path(report.value)
-        saved = torch.load(path, map_location="cpu", weights_only=False)
-        path.unlink()
+        saved = _load(report.value)
         self._version = report.point.version
         coordinator = saved["coordinator"]
         if coordinator["epochs"]["current"] == session.epochs:
@@ -266,6 +275,15 @@ class RanksFit:
             if progress.committed:
                 adopt(run, self._loader, self._state, saved, progress)
         run.exit_if_asked()
+
+
+def _load(value: str | bytes) -> dict[str, Any]:
+    """Read what a rank saved: a file, or its bytes from another host."""
+    source = io.BytesIO(value) if isinstance(value, bytes) else value
+    saved: dict[str, Any] = torch.load(source, map_location="cpu", weights_only=False)
+    if isinstance(value, str):
+        Path(value).unlink()
+    return saved
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import torch
 from flodl.core import TrainError
 from flodl.core.device import parse_device
 from flodl.core.paths import suggestion
+from flodl.distributed.placement import Placement, launched_placement, serve_if_rank
 from flodl.distributed.reduction import Mean, Nesterov, OuterOptimizer, SlowMomentum
 
 Policy = Literal["sync", "cadence", "async"]
@@ -34,12 +35,23 @@ class RankSettings:
     backend: Backend
     wire: Wire
     outer: OuterOptimizer
+    # Where ranks run.
+    placement: Placement
+
+    @property
+    def is_local(self) -> bool:
+        return self.placement.on == "local"
+
+    def describe(self) -> str:
+        return f"{len(self.devices)} devices" if self.is_local else f"ranks ({self.placement.describe()})"
 
     @property
     def reducer_backend(self) -> str:
         """The name of the backend for a `Reducer`: `cpu` copies CUDA tensors to the host."""
         if self.backend != "cpu":
             return self.backend
+        if not self.is_local:
+            return "host"
         on_cpu = all(device.type == "cpu" for device in self.devices)
         return "gloo" if on_cpu else "host"
 
@@ -56,6 +68,12 @@ def rank_settings(
         if value not in choices:
             raise TrainError(f"{name}={value!r}. {suggestion(str(value), choices, known_as='values')}")
     found = _outer(outer)
+    placement = _launched() if devices is None and device == "auto" else None
+    if placement is not None:
+        devices = list(placement.devices) or placement.max_ranks
+        if placement.on != "local":
+            # The devices of other hosts are not known here.
+            devices = ["cuda:0" if torch.cuda.is_available() else "cpu"] * placement.start_ranks
     if devices is None:
         given = {"policy": policy != "cadence", "backend": backend != "auto", "wire": wire != "fp32"}
         given["outer"] = outer != "mean"
@@ -67,9 +85,21 @@ def rank_settings(
             f"device={str(device)!r} and devices={devices!r} were given. Use device for one device, devices "
             "for several."
         )
-    settings = RankSettings(parse_devices(devices), policy, backend, wire, found)
+    parsed = parse_devices(devices)
+    if placement is None or placement.on == "local":
+        placement = Placement(devices=tuple(map(str, parsed)))
+    settings = RankSettings(parsed, policy, backend, wire, found, placement)
     _check(settings)
     return settings
+
+
+def _launched() -> Placement | None:
+    """Return where `fdl launch` or torchrun wants ranks to run, if one of them started this program.
+
+    In a process that torchrun started as a rank, this does not return: the process serves as a rank.
+    """
+    serve_if_rank()
+    return launched_placement()
 
 
 def parse_devices(devices: Any) -> tuple[torch.device, ...]:
@@ -128,7 +158,7 @@ def check_tail(ranks: RankSettings, tail: str) -> None:
 
 def _check(settings: RankSettings) -> None:
     kinds = {device.type for device in settings.devices}
-    if settings.backend == "nccl" and kinds != {"cuda"}:
+    if settings.is_local and settings.backend == "nccl" and kinds != {"cuda"}:
         names = ", ".join(map(str, settings.devices))
         raise TrainError(f"backend='nccl' needs CUDA devices, and devices are {names}. Use backend='auto'.")
     if settings.policy == "sync" and not isinstance(settings.outer, Mean):

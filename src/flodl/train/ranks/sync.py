@@ -23,7 +23,7 @@ from flodl.engine import update_without_batch
 from ..batches.samples import num_samples_of_batch
 from ..evaluation.evaluator import as_arguments
 from ..evaluation.names import SKIPPED
-from .payload import Payload, read_payload
+from .payload import Payload, read_payload, shared_folder
 from .worker import ReduceGradients, TrainerWorker, Update
 
 # Windows in a row that may fail before the rank gives up.
@@ -51,7 +51,7 @@ class SyncWorker(TrainerWorker):
     nothing. If a rank is lost, the others return to the start of the window, which is trained again.
     """
 
-    def __init__(self, info: RankInfo, payload: Payload, folder: Path) -> None:
+    def __init__(self, info: RankInfo, payload: Payload, folder: Path | None) -> None:
         self._info = info
         self._leases: tuple[Lease, ...] = ()
         self._where = (0, 0)
@@ -59,9 +59,14 @@ class SyncWorker(TrainerWorker):
         super().__init__(info, payload, folder)
 
     def _reduce_gradients(self) -> ReduceGradients:
-        assert self._info.store is not None
+        info = self._info
+        assert info.store is not None
         self._team = GradientTeam(
-            self.state, rank=self._info.rank, store=self._info.store, backend=self._payload.backend
+            self.state,
+            rank=info.rank,
+            store=info.store,
+            backend=self._payload.backend,
+            address=info.address,
         )
         return self._team
 
@@ -168,5 +173,18 @@ def make_worker(info: RankInfo, path: str) -> TrainerWorker:
     """Create the worker of a rank from the file of the run."""
     announce_rank(info.rank, info.num_ranks)
     payload = read_payload(Path(path), torch.device(info.device))
-    kind = SyncWorker if payload.policy == "sync" else TrainerWorker
-    return kind(info, payload, Path(path).parent)
+    return _kind(payload)(info, payload, Path(path).parent)
+
+
+def make_remote_worker(info: RankInfo, data: bytes) -> TrainerWorker:
+    """The same on a host that does not share files with the calling process."""
+    announce_rank(info.rank, info.num_ranks)
+    with shared_folder() as folder:
+        path = folder / "payload.pt"
+        path.write_bytes(data)
+        payload = read_payload(path, torch.device(info.device))
+    return _kind(payload)(info, payload, None)
+
+
+def _kind(payload: Payload) -> type[TrainerWorker]:
+    return SyncWorker if payload.policy == "sync" else TrainerWorker

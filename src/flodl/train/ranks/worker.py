@@ -41,7 +41,7 @@ class TrainerWorker:
     A batch of the coordinator is an update here: all micro-batches of an accumulation window.
     """
 
-    def __init__(self, info: RankInfo, payload: Payload, folder: Path) -> None:
+    def __init__(self, info: RankInfo, payload: Payload, folder: Path | None) -> None:
         self._folder, self._payload = folder, payload
         self._device = torch.device(info.device)
         if self._device.type == "cuda":
@@ -173,10 +173,17 @@ class TrainerWorker:
 
     def save(
         self, point: SavePoint, consensus: Tensor, outer: dict[str, Any], coordinator: dict[str, Any]
-    ) -> str:
-        """Write everything that the calling process needs to a file, and return its path."""
-        path = self._folder / f"version-{point.version}.pt"
+    ) -> str | bytes:
+        """Write everything that the calling process needs to a file, and return its path.
+
+        Without a folder that both share, return the bytes of the file.
+        """
         found = {**self._own_state(), "flat": consensus.cpu(), "outer": outer, "coordinator": coordinator}
+        if self._folder is None:
+            buffer = io.BytesIO()
+            torch.save(found, buffer)
+            return buffer.getvalue()
+        path = self._folder / f"version-{point.version}.pt"
         torch.save(found, path)
         return str(path)
 
