@@ -32,7 +32,7 @@ class Host:
         return process
 
     def cut(self):
-        """Unplug the cable: packets vanish, and nobody is told."""
+        """Unplug the cable: packets vanish without an error."""
         ip("link", "set", f"{self.name}o", "down")
 
     def end(self):

@@ -25,7 +25,7 @@ def test_a_script_runs_on_ray_unchanged(ray_cluster, program):
     program.check(num_samples=240)
 
 
-def test_survivors_go_on_when_a_rank_is_killed_and_another_takes_its_seat(ray_cluster, program):
+def test_survivors_continue_when_a_rank_is_killed_and_another_takes_its_seat(ray_cluster, program):
     process = launch(ray_cluster, program, ranks="2", num_samples=12000, batch_ms=15.0)
     program.wait_for(lambda: len(program.records("commit")) >= 2, process)
     os.kill(program.records("started")[0]["pid"], signal.SIGKILL)

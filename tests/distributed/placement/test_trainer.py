@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 
+import psutil
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -39,6 +41,23 @@ found = {
 }
 print(json.dumps(found))
 """
+# The same, so slow that it can be killed.
+SLOW = (
+    SCRIPT.replace(
+        "x.sum(1, keepdim=True)",
+        """x.sum(1, keepdim=True)
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return len(x)
+    def __getitem__(self, index):
+        import time
+        time.sleep(0.01)
+        return x[index], y[index]
+""",
+    )
+    .replace("fit((x, y), ", "fit(Slow(), ")
+    .replace("seed=0,", "seed=0, save_every_steps=4,")
+)
 LAUNCH = [sys.executable, "-m", "flodl", "launch"]
 
 
@@ -84,3 +103,27 @@ def test_torchrun_runs_the_same_script(run, how):
 
 def test_ray_runs_the_same_script(run, ray_cluster):
     check(run([*LAUNCH, "--on", "ray", "--ranks", "2", "--address", ray_cluster]), num_ranks=2)
+
+
+def test_after_a_kill_torchrun_starts_again_and_fit_resumes(tmp_path):
+    (tmp_path / "train.py").write_text(SLOW)
+    words = [*LAUNCH, "--on", "torchrun", "--ranks", "2", "train.py", "run"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(words, cwd=tmp_path, **pipes) as process:
+        while not list(tmp_path.glob("run/**/manifest.json")):
+            assert process.poll() is None
+            time.sleep(0.1)
+        ranks = [each for each in psutil.Process(process.pid).children(recursive=True) if is_rank(each)]
+        assert len(ranks) == 2
+        ranks[1].kill()
+        out, err = process.communicate(timeout=280)
+    assert process.returncode == 0, err[-3000:]
+    assert "torchrun has started all ranks again" in err
+    found = json.loads(next(line for line in out.splitlines() if line.startswith('{"epochs"')))
+    assert found["epochs"] == [1, 2, 3]
+    assert found["steps"] == 72
+
+
+def is_rank(process):
+    words = process.cmdline()
+    return "flodl.distributed.placement.torchrun_rank" in words and "torch.distributed.run" not in words

@@ -172,7 +172,7 @@ class PostOffice:
 
 
 class StoreRank:
-    """A rank that torchrun started. Only torchrun can end its process: it is told to leave this run."""
+    """A rank that torchrun started. Only torchrun can end its process; it is asked to leave this run."""
 
     sentinel = None
 
@@ -190,7 +190,7 @@ class StoreRank:
     def kill(self) -> None:
         if self.link.ended is None:
             # If it can still read this, it comes back as a new rank.
-            self.link.send(End("the supervisor goes on without it"))
+            self.link.send(End("the supervisor continues without it"))
         self._office.forget(self.token)
 
     def close(self) -> None:

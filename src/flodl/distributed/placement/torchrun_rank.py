@@ -42,6 +42,8 @@ class Seat:
     # The store through which these processes find each other; torchrun or the first of them hosts it.
     master: tuple[str, int]
     torchrun_hosts: bool
+    # Restarts after failures; torchrun does not count those because hosts came or went.
+    num_restarts: int = 0
 
     @property
     def hosts_store(self) -> bool:
@@ -73,6 +75,7 @@ def find_seat() -> Seat | None:
         int(found["GROUP_WORLD_SIZE"] or 1),
         (found["MASTER_ADDR"], int(found["MASTER_PORT"])),
         found["TORCHELASTIC_USE_AGENT_STORE"] == "True",
+        int(found["TORCHELASTIC_RESTART_COUNT"] or 0),
     )
 
 
@@ -127,7 +130,7 @@ class SupervisorProcess:
         ranks = (seat.world_size, seat.world_size)
         told = replace(placement, on="torchrun", ranks=ranks, devices=(), address=seat.address)
         link = json.dumps([self.session, store.host, store.port, os.getpid()])
-        told = replace(told, session=link, num_restarts=num_starts - 1)
+        told = replace(told, session=link, num_restarts=max(num_starts - 1, seat.num_restarts))
         variables = environment.without_torchrun() | {environment.LAUNCH: told.to_json()}
         self._process = subprocess.Popen([*program], env=variables, start_new_session=True)
         store.set(SESSION, self.session)

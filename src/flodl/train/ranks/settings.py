@@ -78,7 +78,10 @@ def rank_settings(
         given = {"policy": policy != "cadence", "backend": backend != "auto", "wire": wire != "fp32"}
         given["outer"] = outer != "mean"
         for name in (name for name, is_given in given.items() if is_given):
-            raise TrainError(f"{name}= is for several devices, and devices= is not given. {_ADVICE}")
+            raise TrainError(
+                f"{name}= is for several devices, and devices= is not given. {_ADVICE} Or start the program "
+                "with `fdl launch --ranks 2`."
+            )
         return None
     if device != "auto":
         raise TrainError(
