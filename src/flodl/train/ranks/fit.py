@@ -37,7 +37,7 @@ from ..run import Run
 from .adopt import Progress, WeightsCheck, adopt, settings_for_ranks, sums_of
 from .checks import check_data, check_session, check_skipped
 from .coverage import committed_in, start_state
-from .payload import Payload, shared_folder, write_payload
+from .payload import Payload, read_saved, shared_folder, write_payload
 from .report import RanksReport, Recorder
 from .settings import RankSettings
 from .sync import make_remote_worker, make_worker
@@ -228,7 +228,7 @@ class RanksFit:
         """End an epoch, or save within one; return True to end the run."""
         run, loader, progress = self._run, self._loader, self._progress
         session = run.session
-        saved = _load(report.value)
+        saved = read_saved(report.value)
         self._version = report.point.version
         coordinator = saved["coordinator"]
         if coordinator["epochs"]["current"] == session.epochs:
@@ -275,15 +275,6 @@ class RanksFit:
             if progress.committed:
                 adopt(run, self._loader, self._state, saved, progress)
         run.exit_if_asked()
-
-
-def _load(value: str | bytes) -> dict[str, Any]:
-    """Read what a rank saved: a file, or its bytes from another host."""
-    source = io.BytesIO(value) if isinstance(value, bytes) else value
-    saved: dict[str, Any] = torch.load(source, map_location="cpu", weights_only=False)
-    if isinstance(value, str):
-        Path(value).unlink()
-    return saved
 
 
 @contextmanager

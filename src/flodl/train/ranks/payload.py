@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -88,6 +89,15 @@ def read_payload(path: Path, device: torch.device) -> Payload:
     # Mapped memory: ranks share the data, and copy what they write to.
     found = torch.load(path, map_location=place, weights_only=False, mmap=True)
     return Payload(**found)
+
+
+def read_saved(value: str | bytes) -> dict[str, Any]:
+    """Read what a rank saved: a file, or its bytes from another host."""
+    source = io.BytesIO(value) if isinstance(value, bytes) else value
+    saved: dict[str, Any] = torch.load(source, map_location="cpu", weights_only=False)
+    if isinstance(value, str):
+        Path(value).unlink()
+    return saved
 
 
 def _save(value: Any, path: Path) -> None:
