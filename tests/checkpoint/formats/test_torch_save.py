@@ -225,10 +225,23 @@ def test_changing_a_mapped_tensor_does_not_change_the_file(tmp_path):
     assert not target["w"].any()
 
 
+# They exchange messages with processes of the same run, which flodl itself has started.
+BETWEEN_RANKS = {
+    "distributed/ranks/channel.py",
+    "distributed/ranks/main.py",
+    "distributed/supervisor/answers.py",
+    "train/ranks/fit.py",
+    "train/ranks/payload.py",
+    "train/ranks/worker.py",
+}
+
+
 @pytest.mark.slow
 def test_nothing_in_the_package_unpickles():
     source = Path(flodl.__file__).parent
     for path in source.rglob("*.py"):
+        if path.relative_to(source).as_posix() in BETWEEN_RANKS:
+            continue
         text = path.read_text(encoding="utf-8")
         if path.relative_to(source).as_posix() == "engine/compile/worker.py":
             # The pipe to a child process that flodl itself has just started.

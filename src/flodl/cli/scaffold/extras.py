@@ -60,7 +60,7 @@ def find_extra(name: str) -> Extra:
 
     >>> find_extra("hg")
     Traceback (most recent call last):
-    flodl.core.errors.SetupError: flodl has no extra 'hg'. The extras here are 'hf', 'trackers', 'zstd'.
+    flodl.core.errors.SetupError: flodl has no extra 'hg'. The extras here are 'hf', 'ray', ...
     """
     if name in EXTRAS:
         return EXTRAS[name]
