@@ -9,24 +9,17 @@ from torch.nn import functional as F
 from flodl import TrainStep
 from flodl.core import HFError
 from flodl.hf.heads import Head
+from flodl.hf.parity import SMALL
 from flodl.hf.registry import family_of
 
-SIZES = {
-    "vocab_size": 60,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "max_position_embeddings": 40,
-}
 CONFIGS = {
-    "bert": SIZES,
-    "roberta": SIZES,
-    "xlm-roberta": SIZES,
-    "distilbert": {**SIZES, "hidden_dim": 48},
-    "albert": {**SIZES, "embedding_size": 16},
+    "bert": SMALL,
+    "roberta": SMALL,
+    "xlm-roberta": SMALL,
+    "distilbert": {**SMALL, "hidden_dim": 48},
+    "albert": {**SMALL, "embedding_size": 16},
     "deberta-v2": {
-        **SIZES,
+        **SMALL,
         "relative_attention": True,
         "position_buckets": 8,
         "pos_att_type": "p2c|c2p",
@@ -35,7 +28,7 @@ CONFIGS = {
         "conv_kernel_size": 3,
         "position_biased_input": False,
     },
-    "modernbert": {**SIZES, "local_attention": 6, "pad_token_id": 0},
+    "modernbert": {**SMALL, "local_attention": 6, "pad_token_id": 0},
 }
 FAMILIES = list(CONFIGS)
 DROPOUTS = (

@@ -1,99 +1,26 @@
 """Trainers on several ranks, forked from a process that has imported torch already: that takes seconds."""
 
-import os
-import select
-import signal
-import socket
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from flodl import Trainer
-from flodl.distributed.ranks import Link
 from flodl.distributed.supervisor import Supervisor
 
-TEMPLATE = """
-import os, signal, socket, sys
-sys.path[:] = {path!r}
-import cloudpickle, torch
-from flodl.distributed.ranks.main import main
+from ...distributed.forked_ranks import ForkLauncher
+
+# The first optimizer and the first step import a lot.
+WARM_UP = """
 import flodl.train.ranks.worker
 from flodl import TrainStep
-torch.set_num_threads(1)
-# The first optimizer and the first step import much more.
 model = torch.nn.Linear(1, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 TrainStep(model, optimizer, lambda m, x: m(x).mean(), tier="eager")(torch.ones(2, 1))
-control = socket.socket(fileno={handle})
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-template = os.getpid()
-control.send(b"ready")
-while True:
-    data, handles, _, _ = socket.recv_fds(control, 1, 1)
-    if not data:
-        break
-    pid = os.fork()
-    if not pid:
-        code = 1
-        try:
-            os.setsid()
-            control.close()
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            main(handles[0], template)
-            code = 0
-        finally:
-            os._exit(code)
-    os.close(handles[0])
-    control.send(str(pid).encode())
 """
-
-
-class ForkedRank:
-    def __init__(self, pid, connected):
-        self.pid, self.host = pid, socket.gethostname()
-        self.link = Link(connected)
-        self.sentinel = os.pidfd_open(pid)
-
-    def exit_reason(self):
-        return "its process ended" if select.select([self.sentinel], [], [], 0)[0] else None
-
-    def kill(self):
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-        select.select([self.sentinel], [], [], 1.0)
-
-    def close(self):
-        self.link.close()
-        os.close(self.sentinel)
-
-
-class ForkLauncher:
-    def __init__(self):
-        self._own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        program = TEMPLATE.format(path=sys.path, handle=other.fileno())
-        self._process = subprocess.Popen([sys.executable, "-c", program], pass_fds=[other.fileno()])
-        other.close()
-        assert self._own.recv(16) == b"ready"
-
-    def start(self, spec):
-        own, other = socket.socketpair()
-        with other:
-            socket.send_fds(self._own, [b"r"], [other.fileno()])
-            return ForkedRank(int(self._own.recv(16)), own)
-
-    def close(self):
-        self._own.close()
-        self._process.kill()  # it has nothing to clean up, which takes seconds
-        self._process.wait()
 
 
 @pytest.fixture(scope="session")
 def launcher():
-    found = ForkLauncher()
+    found = ForkLauncher(WARM_UP)
     yield found
     found.close()
 

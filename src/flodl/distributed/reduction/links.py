@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol
@@ -54,7 +55,20 @@ def remaining(deadline: float) -> timedelta:
     return timedelta(seconds=max(deadline - time.monotonic(), 0.001))
 
 
-class GlooLink:
+class AllReduceLink(ABC):
+    """Sums and maxima, from one operation of the backend."""
+
+    def sum_(self, tensor: Tensor, deadline: float) -> int:
+        return self._all_reduce(tensor, ReduceOp.SUM, deadline)
+
+    def max_(self, tensor: Tensor, deadline: float) -> int:
+        return self._all_reduce(tensor, ReduceOp.MAX, deadline)
+
+    @abstractmethod
+    def _all_reduce(self, tensor: Tensor, op: Any, deadline: float) -> int: ...
+
+
+class GlooLink(AllReduceLink):
     """Tensors on the CPU, over TCP."""
 
     def __init__(self, store: Store, prefix: str, index: int, size: int, device: object, deadline: float):
@@ -72,12 +86,6 @@ class GlooLink:
         if group is None:
             raise RuntimeError("the process group is closed")
         start(group).wait()
-
-    def sum_(self, tensor: Tensor, deadline: float) -> int:
-        return self._all_reduce(tensor, ReduceOp.SUM, deadline)
-
-    def max_(self, tensor: Tensor, deadline: float) -> int:
-        return self._all_reduce(tensor, ReduceOp.MAX, deadline)
 
     def _all_reduce(self, tensor: Tensor, op: Any, deadline: float) -> int:
         options = AllreduceOptions()
@@ -155,7 +163,7 @@ class HostLink:
         self._link.close()
 
 
-class NcclLink:
+class NcclLink(AllReduceLink):
     """Tensors on CUDA devices, one per member.
 
     Its own watchdog would end the process at a timeout. So operations are watched here, and the group is
@@ -173,12 +181,6 @@ class NcclLink:
         with torch.cuda.device(device):
             self._group: Any = nccl(PrefixStore(prefix, store), index, size, options)
             self._group.eager_connect_single_device(device)
-
-    def sum_(self, tensor: Tensor, deadline: float) -> int:
-        return self._all_reduce(tensor, ReduceOp.SUM, deadline)
-
-    def max_(self, tensor: Tensor, deadline: float) -> int:
-        return self._all_reduce(tensor, ReduceOp.MAX, deadline)
 
     def _all_reduce(self, tensor: Tensor, op: Any, deadline: float) -> int:
         options = AllreduceOptions()
