@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from flodl.engine import TrainStep
 from flodl.engine.optimizer.adam import FastAdam, fast_adam, has_torch_step, is_supported_group
 
 
@@ -127,6 +128,21 @@ def test_a_wrapped_optimizer_step_is_left_alone() -> None:
         usual(closure)
 
     optimizer.step = clamped
+    assert not has_torch_step(optimizer)
+
+
+@pytest.mark.parametrize("schedule", ["none", "before", "after"])
+def test_the_optimizer_of_a_train_step_has_the_step_of_torch(schedule: str) -> None:
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    if schedule == "before":
+        torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    TrainStep(model, optimizer, lambda model, x: model(x).sum())
+    if schedule == "after":
+        torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    assert has_torch_step(optimizer)
+    usual = optimizer.step
+    optimizer.step = lambda: usual()
     assert not has_torch_step(optimizer)
 
 

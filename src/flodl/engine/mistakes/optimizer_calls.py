@@ -128,11 +128,18 @@ class WatchedMethod:
         # Such as the mark of torch's schedulers, which look for it.
         vars(self).update(vars(self.inner) if hasattr(self.inner, "__dict__") else {})
         self.__name__ = name
+        # As `functools.wraps` sets it, so that the original method can be found.
+        self.__wrapped__ = self.inner or getattr(type(optimizer), name)
 
     @property
     def __func__(self) -> Callable[..., Any]:
         """The function of the bound method, which torch's schedulers wrap."""
-        return lambda optimizer, *args, **kwargs: self(*args, **kwargs)
+
+        def method(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            return self(*args, **kwargs)
+
+        method.__wrapped__ = self  # type: ignore[attr-defined]
+        return method
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method of the optimizer."""

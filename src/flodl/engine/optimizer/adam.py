@@ -11,13 +11,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Adam, AdamW, Optimizer
+from torch.optim import Adam, AdamW, Optimizer, lr_scheduler
 
 from flodl.core import log
+
+from ..mistakes import optimizer_calls
+from ..mistakes.optimizer_calls import WatchedMethod
 
 # Elements per block for models of up to _LARGE parameters, and above.
 _SMALL_BLOCK, _LARGE_BLOCK, _LARGE = 512, 1024, 1 << 24
 _ALIGNED = 16
+# The files whose wrappers of `step` only watch its calls.
+_ONLY_WATCH = (lr_scheduler.__file__, optimizer_calls.__file__)
 # A parameter, its state and its group.
 _Entry = tuple[Tensor, dict[str, Any], dict[str, Any]]
 
@@ -130,15 +135,21 @@ def fast_adam(
 
 
 def has_torch_step(optimizer: Optimizer) -> bool:
-    """Return whether `step` is torch's own method; schedulers wrap it to count calls.
+    """Return whether `step` is torch's own method; schedulers and a `TrainStep` wrap it to watch calls.
 
     >>> optimizer = Adam([torch.nn.Parameter(torch.zeros(1))])
     >>> schedule = torch.optim.lr_scheduler.ConstantLR(optimizer)
     >>> has_torch_step(optimizer), setattr(optimizer, "step", print), has_torch_step(optimizer)
     (True, None, False)
     """
-    own = vars(optimizer).get("step")
-    return own is None or getattr(own, "__wrapped__", None) is type(optimizer).step
+    own, original = vars(optimizer).get("step"), type(optimizer).step
+    while own is not None and own is not original:
+        # Other wrappers may do anything, also those that look like these because of `functools.wraps`.
+        code = getattr(own, "__code__", None)
+        if not isinstance(own, WatchedMethod) and (code is None or code.co_filename not in _ONLY_WATCH):
+            return False
+        own = own.__wrapped__
+    return True
 
 
 def is_supported_group(group: dict[str, Any]) -> bool:
