@@ -28,6 +28,7 @@ from .gru import DecomposeGruCells
 from .matmul import BatchAndSplitMatmuls
 from .mutated_buffers import CloneMutatedBuffers
 from .row_order import MatmulInStorageOrder
+from .weight_casts import CastWeightsTogether
 
 _aten = torch.ops.aten
 # For a larger result, a separate addition moves more memory than the slower kernel costs.
@@ -126,7 +127,9 @@ def inductor_options(*, tune: str | None = None) -> dict[str, Any]:
         # After torch's own passes, which would remove the copies of buffers.
         "joint_custom_post_pass": CloneMutatedBuffers(),
         "post_grad_custom_pre_pass": PassSequence(MergeMatmulSums(), MergeRowSums()),
-        "post_grad_custom_post_pass": PassSequence(DecomposeAddmm(_LARGE_BYTES), *matmul_passes),
+        "post_grad_custom_post_pass": PassSequence(
+            DecomposeAddmm(_LARGE_BYTES), *matmul_passes, CastWeightsTogether()
+        ),
     }
 
 

@@ -1,0 +1,91 @@
+"""A graph pass that casts all weights of a mixed-precision step together; imported only to compile."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+from torch.fx import Graph, Node
+
+from . import fx
+from .fx import insert_call
+
+_aten = torch.ops.aten
+_CAST = torch.ops.prims.convert_element_type.default
+# Kernels of libraries, with which a cast cannot be fused.
+_MATMULS = {
+    _aten.mm.default,
+    _aten.addmm.default,
+    _aten.bmm.default,
+    _aten.baddbmm.default,
+    _aten.convolution.default,
+}
+_VIEWS = {_aten.permute.default, _aten.view.default, _aten.reshape.default, _aten.expand.default}
+
+
+@torch.library.custom_op("flodl::cast_together", mutates_args=())
+def cast_together(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """Return the tensors in another dtype, cast by a few large kernels."""
+    results = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
+    torch._foreach_copy_(results, [*tensors])
+    return results
+
+
+@cast_together.register_fake
+def _fake(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    return [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
+
+
+class CastWeightsTogether(CustomGraphPass):
+    """Cast the inputs of a graph that only matmuls and convolutions read in one call.
+
+    Under autocast, every weight and bias is cast in a kernel of its own, since it cannot be fused with a
+    matmul: 134 kernels and 0.36 ms of the 4.8 ms that a step of BERT-base takes on an H200.
+    """
+
+    def __call__(self, graph: Graph) -> None:
+        by_dtype: dict[torch.dtype, list[Node]] = {}
+        for node in graph.find_nodes(op="call_function", target=_CAST):
+            if _is_weight_cast(node):
+                by_dtype.setdefault(node.args[1], []).append(node)
+        for dtype, casts in by_dtype.items():
+            if len(casts) > 1:
+                _cast_together(graph, casts, dtype)
+
+    def uuid(self) -> Any:
+        return get_hash_for_files((__file__, fx.__file__), "weights cast together")
+
+
+def _is_weight_cast(node: Node) -> bool:
+    weight = node.args[0]
+    if not isinstance(weight, Node) or weight.op != "placeholder" or not fx.is_cuda_float32(weight):
+        return False
+    # What the graph overwrites must be read at its place.
+    return not fx.is_mutated(weight) and all(user.target in _MATMULS for user in _readers(node))
+
+
+def _readers(node: Node) -> Iterator[Node]:
+    """Yield the nodes that read a value or a view of it; views themselves are left out."""
+    for user in node.users:
+        if user.target in _VIEWS:
+            yield from _readers(user)
+        else:
+            yield user
+
+
+def _cast_together(graph: Graph, casts: Sequence[Node], dtype: torch.dtype) -> None:
+    weights = list(dict.fromkeys(cast.args[0] for cast in casts))
+    first = next(node for node in graph.nodes if node.op != "placeholder")
+    with graph.inserting_before(first):
+        together = insert_call(graph, torch.ops.flodl.cast_together.default, (weights, dtype))
+        results = {
+            weight: insert_call(graph, operator.getitem, (together, index))
+            for index, weight in enumerate(weights)
+        }
+    for cast in casts:
+        cast.replace_all_uses_with(results[cast.args[0]])
+        graph.erase_node(cast)
