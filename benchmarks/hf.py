@@ -2,8 +2,9 @@
 
     python benchmarks/hf.py [--seconds 520] [--rows "fine-tune MR"] [--quick --device cpu] [--again]
 
-Every row is measured in a process of its own with a time limit, and added to the JSON file when it is done. A
-second command continues with the rows that are missing. Rivals of a row take turns. Weights are random,
+Every rival runs in a process of its own, so that all are compiled at the same time; then the rivals of a row
+take turns. A row is added to the JSON file when it is done. A second command continues with the rows that are
+missing. Weights are random,
 because only the time is measured. The lengths of the sentences are real: hf_lengths.json contains the numbers
 of tokens of MR and Banking77, in random order (`--write-lengths TOKENIZER --data FOLDER` makes the file).
 """
@@ -15,19 +16,19 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from harness import RESULTS, machine, table
 from hf_rows import ROWS
-from hf_rows.clock import Clock
+from hf_rows.processes import Conductor, Player
 from hf_rows.sizes import LENGTHS, Sizes
 
-PREPARE_S = 280.0
 QUICK_S = 300.0  # for a row with tiny models, on any machine
 
 
@@ -44,30 +45,23 @@ def write_lengths(tokenizer: Path, data: Path) -> None:
 
 
 def run_row(name: str, options: argparse.Namespace) -> None:
-    """Measure one row in this process and write it to the file that the parent reads."""
+    """Measure one row, with a process for each rival, and write it to the file that the parent reads."""
     warnings.simplefilter("ignore")
     os.environ["HF_HUB_OFFLINE"] = "1"
     limit, row = ROWS[name]
-    clock = Clock(QUICK_S if options.quick else PREPARE_S if options.prepare else limit)
-    clock.only_set_up = options.prepare
-    found = row(Sizes(options.device, options.quick, options.rounds), clock)
+    limit = QUICK_S if options.quick else limit
+    sizes = Sizes(options.device, options.quick, options.rounds)
+    if options.rival:
+        row(sizes, Player(limit, rival=options.rival))
+        return
+    command = [*row_command(name, options, os.devnull), "--rival"]
+    clock = Conductor(limit, command=command, turn=options.turn)
+    try:
+        found = row(sizes, clock)
+    finally:
+        clock.close()
     found |= {"failures": clock.failures, "machine": machine()}
     options.out.write_text(json.dumps(found))
-
-
-def prepare(options: argparse.Namespace, names: Sequence[str]) -> None:
-    """Set up several rows at once, without measuring, so that the cache of the compiler is full."""
-    deadline = time.monotonic() + PREPARE_S
-    waiting, running = list(names), list[subprocess.Popen[bytes]]()
-    environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "4"}
-    while (waiting or running) and time.monotonic() < deadline:
-        running = [process for process in running if process.poll() is None]
-        while waiting and len(running) < options.prepare:
-            command = [*row_command(waiting.pop(0), options, os.devnull), "--prepare", "1"]
-            running.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
-        time.sleep(0.5)
-    for process in running:
-        process.kill()
 
 
 def row_command(name: str, options: argparse.Namespace, out: str) -> list[str]:
@@ -77,37 +71,49 @@ def row_command(name: str, options: argparse.Namespace, out: str) -> list[str]:
 
 
 def run_all(options: argparse.Namespace) -> None:
+    """Measure the missing rows, several at a time: they are set up together and measured one by one."""
     path = options.json / f"hf_{options.device}.json"
     merged: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     rows = merged.setdefault("rows", {})
     path.parent.mkdir(exist_ok=True, parents=True)
-    started = time.monotonic()
-    if options.prepare:
-        prepare(options, [n for n in ROWS if options.rows in n and (options.again or n not in rows)])
-        print(f"prepared in {time.monotonic() - started:.0f} s", flush=True)
-    for name, (limit, _) in ROWS.items():
-        limit = QUICK_S if options.quick else limit
-        left = options.seconds - (time.monotonic() - started)
-        wanted = options.rows in name and (options.again or name not in rows)
-        if not wanted or left < min(limit, 60):
-            continue
-        print(name, flush=True)
-        out = path.with_suffix(".row")
-        out.unlink(missing_ok=True)
-        try:
-            subprocess.run(row_command(name, options, str(out)), check=True, timeout=min(limit + 20, left))
-            rows[name] = json.loads(out.read_text())
-        except (subprocess.SubprocessError, OSError) as error:
-            print(f"  {name} failed: {error}", flush=True)
-            merged.setdefault("failures", {})[name] = str(error)[:300]
-            continue
-        finally:
-            out.unlink(missing_ok=True)
-        merged["machine"] = rows[name].pop("machine")
-        path.write_text(json.dumps(merged, indent=2) + "\n")
-        show(name, rows[name])
+    deadline = time.monotonic() + options.seconds
+    wanted = [n for n in ROWS if options.rows in n and (options.again or n not in rows)]
+    while wanted and deadline - time.monotonic() > 60:
+        group, wanted = wanted[: options.at_once], wanted[options.at_once :]
+        with tempfile.TemporaryDirectory() as folder:
+            for name, row in measured(group, options, Path(folder), deadline):
+                merged["machine"] = row.pop("machine")
+                rows[name] = row
+                path.write_text(json.dumps(merged, indent=2) + "\n")
+                show(name, row)
     missing = [name for name in ROWS if name not in rows]
     print("wrote", path, "missing: " + ", ".join(missing) if missing else "complete")
+
+
+def measured(
+    names: Sequence[str], options: argparse.Namespace, folder: Path, deadline: float
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Set up several rows at the same time, then measure one after the other."""
+    running = {}
+    for index, name in enumerate(names):
+        command = [*row_command(name, options, str(folder / f"{index}.json")), "--turn"]
+        running[name] = subprocess.Popen([*command, str(folder / f"{index}.turn")])
+    try:
+        while time.monotonic() < deadline and not all(
+            (folder / f"{index}.turn").exists() or running[name].poll() is not None
+            for index, name in enumerate(names)
+        ):
+            time.sleep(0.2)
+        for index, name in enumerate(names):
+            (folder / f"{index}.turn").unlink(missing_ok=True)
+            try:
+                running[name].wait(timeout=max(1.0, deadline - time.monotonic()))
+                yield name, json.loads((folder / f"{index}.json").read_text())
+            except (subprocess.SubprocessError, OSError) as error:
+                print(f"  {name} failed: {error}", flush=True)
+    finally:
+        for process in running.values():
+            process.kill()
 
 
 def show(name: str, row: dict[str, Any]) -> None:
@@ -146,13 +152,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=520, help="no row starts that would not fit")
     parser.add_argument("--rows", default="", help="a part of the names of the rows to measure")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--prepare", type=int, default=0, help="first set up this many rows at a time")
+    parser.add_argument("--at-once", type=int, default=1, help="how many rows are set up at the same time")
     parser.add_argument("--quick", action="store_true", help="tiny models, to try the script")
     parser.add_argument("--again", action="store_true", help="measure rows that have a result, too")
     parser.add_argument("--json", type=Path, default=RESULTS)
     parser.add_argument("--write-lengths", type=Path)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--row", help=argparse.SUPPRESS)
+    parser.add_argument("--rival", help=argparse.SUPPRESS)
+    parser.add_argument("--turn", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.write_lengths:

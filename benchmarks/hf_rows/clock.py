@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from budget import OverBudget, budget
 from harness import Timing, paired_ratio, take_turns, timed
-
-# A compilation that cannot end in time is not started: interrupted inside the compiler, it ends the process.
-SHORTEST_COMPILATION_S = 25.0
 
 
 @dataclass(frozen=True)
@@ -22,32 +19,29 @@ class Rival:
     run: Callable[[], object]
     facts: Callable[[], Mapping[str, Any]] = dict
 
+    def timed(self, repeats: int) -> Sequence[float]:
+        """Return the seconds of each of `repeats` runs."""
+        return timed(self.run, repeats)
+
 
 @dataclass
 class Clock:
-    """The time that is left to a row."""
+    """The time that is left to a row; its rivals run in this process."""
 
     seconds: float
     started: float = field(default_factory=time.perf_counter)
     failures: dict[str, str] = field(default_factory=dict)
-    # Whether to fill the compiler's cache only.
-    only_set_up: bool = False
 
     @property
     def left_s(self) -> float:
         return self.seconds - (time.perf_counter() - self.started)
 
     def set_up(self, makers: Mapping[str, Callable[[], Rival]], *, reserve_s: float) -> dict[str, Rival]:
-        """Make the rivals in this order while there is time; `reserve_s` is kept for the measurement."""
+        """Make the rivals; `reserve_s` is kept for the measurement."""
         rivals = {}
         for name, make in makers.items():
-            left = self.left_s - reserve_s
-            if left < (SHORTEST_COMPILATION_S if "compiled" in name or "reduce" in name else 3):
-                self.failures[name] = "no time was left to set it up"
-                continue
-            began = time.perf_counter()
             try:
-                with budget(left):
+                with budget(self.left_s - reserve_s):
                     rivals[name] = make()
                     rivals[name].run()
             except OverBudget as error:
@@ -57,15 +51,14 @@ class Clock:
                 traceback.print_exc()
                 self.failures[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:300]}"
                 rivals.pop(name, None)
-            print(f"  {name}: {time.perf_counter() - began:.1f} s to set up", flush=True)
-        return {} if self.only_set_up else rivals
+        return rivals
 
     def measure(self, rivals: Mapping[str, Rival], *, rounds: int) -> dict[str, Timing]:
         """Let the rivals take turns; fewer rounds if there is no time for all."""
         if not rivals:
             return {}
         began = time.perf_counter()
-        turns = {name: lambda repeats, run=rival.run: timed(run, repeats) for name, rival in rivals.items()}
+        turns = {name: rival.timed for name, rival in rivals.items()}
         take_turns(turns, rounds=1)
         one = time.perf_counter() - began
         return take_turns(turns, rounds=max(2, min(rounds, int(self.left_s / one))))
