@@ -36,6 +36,8 @@ class Averaging:
         self._rank, self._store, self._send = rank, store, send
         self.reducer, self._faults, self._digests = reducer, faults, digests
         self._generation = -1
+        # Over what the last reduction went, and why.
+        self._link = ("none", "")
         self._scratch: Tensor | None = None
         # The time that this rank spent in reductions since it was last asked.
         self._spent_ms = 0.0
@@ -82,8 +84,13 @@ class Averaging:
         self._faults.reach("reduced", command.window)
         event = Reduced((self._rank,), command.window, command.generation, found.reduce_ms, found.divergence)
         extras = {"wait_ms": found.wait_ms, "reduce_ms": found.reduce_ms, "num_bytes": found.num_bytes}
-        self._send(Report(event, extras))
+        self._send(Report(event, {**extras, **self._new_link()}))
         self._faults.reach("reported", command.window)
+
+    def _new_link(self) -> dict[str, tuple[str, str]]:
+        """Return the backend and why it was chosen, if they have changed."""
+        before, self._link = self._link, (self.reducer.backend, self.reducer.reason)
+        return {} if self._link == before else {"link": self._link}
 
     def commit(self, command: Commit) -> None:
         """Adopt the new version."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from flodl.core import log
 from flodl.distributed.coordination import Arrived, Failed, Joined, Lost, Reduced
 from flodl.distributed.ranks import Adopted, Consensus, Donation, Failure, Report, Saved
 
@@ -42,12 +43,22 @@ def _report(run: Run, member: Member, report: Report) -> None:
         )  # fmt: skip
     elif isinstance(event, Reduced):
         run.ledger.reduced(event, extras)
-        run.note("reduced", rank=member.rank, window=event.window, divergence=event.divergence, **extras)
+        if (link := extras.get("link")) is not None:
+            _note_link(run, member, *link)
+        facts = {name: value for name, value in extras.items() if name != "link"}
+        run.note("reduced", rank=member.rank, window=event.window, divergence=event.divergence, **facts)
         # The time of the whole reduction: forming a group and reports are part of it.
         event = replace(event, reduce_ms=max(0.0, run.clock.now_ms() - run.coordinator.run.closed_ms))
     elif isinstance(event, Failed):
         run.note("reduce_failed", rank=event.rank, window=event.window, reason=event.reason)
     run.tell(event)
+
+
+def _note_link(run: Run, member: Member, backend: str, reason: str) -> None:
+    if backend == "none":
+        return
+    run.note("link", rank=member.rank, backend=backend, reason=reason)
+    log.verbose("rank %d averages over %s: %s", member.rank, backend, reason)
 
 
 def _adopted(run: Run, member: Member, message: Adopted) -> None:

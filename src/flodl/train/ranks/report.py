@@ -41,6 +41,8 @@ class RanksReport:
     syncs: int = 0
     samples: int = 0
     divergence: float | None = None
+    # Over what the weights were averaged, and why: "host: NCCL cannot be used: ranks 0 and 1 share a GPU".
+    link: str = ""
 
     @property
     def idle(self) -> float:
@@ -76,6 +78,8 @@ class Recorder:
             self._ranks[record["rank"]] = RankReport(record["rank"], record["device"])
         elif kind == "commit" and record["batches"]:
             self._commit(record)
+        elif kind == "link":
+            self._report.link = f"{record['backend']}: {record['reason']}"
         elif rank in self._ranks and kind in ("arrived", "reduced", "lost", "evict"):
             getattr(self, f"_{kind}")(self._ranks[rank], record)
 

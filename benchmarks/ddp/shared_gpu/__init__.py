@@ -1,0 +1,1 @@
+"""Ranks that share one GPU: MPS, shares of its multiprocessors, and what ranks did."""
