@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -77,7 +78,7 @@ def run_all(options: argparse.Namespace) -> None:
     rows = merged.setdefault("rows", {})
     path.parent.mkdir(exist_ok=True, parents=True)
     deadline = time.monotonic() + options.seconds
-    wanted = [n for n in ROWS if options.rows in n and (options.again or n not in rows)]
+    wanted = [n for n in ROWS if re.search(options.rows, n) and (options.again or n not in rows)]
     while wanted and deadline - time.monotonic() > 60:
         group, wanted = wanted[: options.at_once], wanted[options.at_once :]
         with tempfile.TemporaryDirectory() as folder:
@@ -150,7 +151,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seconds", type=float, default=520, help="no row starts that would not fit")
-    parser.add_argument("--rows", default="", help="a part of the names of the rows to measure")
+    parser.add_argument(
+        "--rows", default="", help="a regular expression for the names of the rows to measure"
+    )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--at-once", type=int, default=1, help="how many rows are set up at the same time")
     parser.add_argument("--quick", action="store_true", help="tiny models, to try the script")

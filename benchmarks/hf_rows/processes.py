@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from .clock import Clock, Rival
 
 
@@ -115,6 +117,8 @@ class Player(Clock):
             answers.flush()
 
         rivals = super().set_up({self.rival: makers[self.rival]}, reserve_s=reserve_s)
+        # Only what it needs, since the others are on the same device.
+        torch.cuda.empty_cache()
         answer(self.failures.get(self.rival, ""))
         if rivals:
             rival = rivals[self.rival]
