@@ -382,7 +382,7 @@ def test_loading_a_state_scaling_and_new_groups_are_not_taken_for_another_schedu
 @pytest.mark.parametrize("as_class", [True, False])
 def test_a_scheduler_of_torch_is_rejected_with_the_schedule_to_use(as_class):
     optimizer, kind = _optimizer(0.1), torch.optim.lr_scheduler.CosineAnnealingLR
-    message = r"CosineAnnealingLR is a scheduler of torch.* Use flodl.optim.CosineScheduler .* on_step_end"
+    message = r"CosineAnnealingLR is a torch scheduler.* Use flodl.optim.CosineScheduler .* on_step_end"
     with pytest.raises(ScheduleError, match=message):
         apply(kind if as_class else kind(optimizer, 9), optimizer)
 

@@ -41,17 +41,17 @@ _IN_PLACE_OF = {
 
 
 def torch_scheduler_text(kind: type) -> str:
-    """Return the message for a scheduler of torch in place of a schedule.
+    """Return the message for a torch scheduler in place of a schedule.
 
     >>> import torch
-    >>> torch_scheduler_text(torch.optim.lr_scheduler.StepLR)[:85]
-    'StepLR is a scheduler of torch, which sets the learning rates itself. Use flodl.optim'
+    >>> torch_scheduler_text(torch.optim.lr_scheduler.StepLR)[:82]
+    'StepLR is a torch scheduler, which sets the learning rates itself. Use flodl.optim'
     """
     own = _IN_PLACE_OF.get(kind.__name__)
     use = f"flodl.optim.{own}" if own else "a schedule of flodl.optim, or a function that returns the rate"
     return (
-        f"{kind.__name__} is a scheduler of torch, which sets the learning rates itself. Use {use} instead; "
-        "schedules count updates. To keep the scheduler of torch, omit schedule= and call scheduler.step() "
+        f"{kind.__name__} is a torch scheduler, which sets the learning rates itself. Use {use} instead; "
+        "schedules count updates. To keep the torch scheduler, omit schedule= and call scheduler.step() "
         "yourself: in a loop after the step, with a Trainer in a hook, on_step_end or on_epoch_end. A run "
         "that is saved needs a hook whose state_dict and load_state_dict are those of the scheduler."
     )

@@ -51,7 +51,7 @@ def test_a_script_learns_where_its_ranks_run_and_its_exit_code_is_returned(scrip
         (["--devices", " , "], "--devices is empty"),
         (["--on", "ray", "--devices", "cuda:1"], "Ray chooses the GPU: write cuda"),
         ([], "neither --devices nor --ranks is given"),
-        (["--devices", "cpu", "--ranks", "1"], "exclude each other"),
+        (["--devices", "cpu", "--ranks", "1"], "are mutually exclusive"),
         (["--ranks", "many"], "'many' is not a number of ranks"),
         (["--on", "torchrun", "--ranks", "1", "--hosts", "2"], "several hosts need an address"),
     ],
@@ -63,7 +63,7 @@ def test_errors_say_what_to_pass(script, words, message, capfd):
 
 def test_a_script_that_does_not_exist_is_an_error(tmp_path, capfd):
     assert main(["launch", "--ranks", "2", str(tmp_path / "none.py")]) == 1
-    assert "there is no script" in capfd.readouterr().err
+    assert "not found. Pass the path of a Python file" in capfd.readouterr().err
 
 
 def test_without_ray_the_error_names_the_extra(script, monkeypatch, capfd):

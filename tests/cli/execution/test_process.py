@@ -18,9 +18,9 @@ def test_a_child_killed_by_a_signal_returns_1_and_the_signal_is_named(project, c
         }
     )
     assert main(["die"]) == 1
-    assert "ended by SIGKILL (signal 9). The system does this when memory runs out" in capfd.readouterr().err
+    assert "killed by SIGKILL (signal 9). The system does this when memory runs out" in capfd.readouterr().err
     assert main(["crash"]) == 139
-    assert "ended by SIGSEGV (signal 11)." in capfd.readouterr().err
+    assert "killed by SIGSEGV (signal 11)." in capfd.readouterr().err
 
 
 @pytest.fixture

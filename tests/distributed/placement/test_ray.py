@@ -34,7 +34,7 @@ def test_survivors_continue_when_a_rank_is_killed_and_another_takes_its_seat(ray
     _, err = process.communicate(timeout=200)
     assert process.returncode == 0, err
     (lost,) = program.records("lost")
-    assert lost["reason"] == "its process was ended by SIGKILL"
+    assert lost["reason"] == "its process was killed by SIGKILL"
     assert len(program.logs) == 1
     program.check(num_samples=12000)
 

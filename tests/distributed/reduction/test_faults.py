@@ -111,7 +111,7 @@ def test_a_member_that_does_not_come_in_time_is_named(start_ranks):
     assert_mean(results, [1, 1])
     for result in results:
         assert result["ranks"] == (2,)
-        assert "ranks [2] did not come in time" in result["failed"]
+        assert "ranks [2] did not join in time" in result["failed"]
 
 
 def test_canceling_a_generation_frees_members_that_wait_for_a_lost_one(start_ranks):

@@ -247,4 +247,4 @@ def test_ranks_are_started_as_processes(run_ranks):
 
 def test_the_real_launcher_reports_the_signal_that_ended_a_rank(run_ranks):
     found = run_ranks(2, launcher=LocalLauncher(), faults=[Fault(1, "batch", 1)], num_samples=400)
-    assert [record["reason"] for record in kinds(found, "lost")] == ["its process was ended by SIGKILL"]
+    assert [record["reason"] for record in kinds(found, "lost")] == ["its process was killed by SIGKILL"]

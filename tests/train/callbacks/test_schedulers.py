@@ -1,4 +1,4 @@
-"""A scheduler of torch that a hook steps is part of a save, or the run says that it is not."""
+"""A torch scheduler that a hook steps is part of a save, or the run says that it is not."""
 
 import pytest
 import torch

@@ -19,15 +19,19 @@ _SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
 @click.command("launch", context_settings=_SETTINGS)
-@click.option("--devices", metavar="LIST", help="A rank for each device: cuda:0,cuda:1 or cpu,cpu.")
-@click.option("--ranks", metavar="N", help="Number of ranks, or MIN:MAX with Ray. With torchrun, per host.")
+@click.option("--devices", metavar="LIST", help="One rank per device: cuda:0,cuda:1 or cpu,cpu.")
+@click.option("--ranks", metavar="N", help="Number of ranks (with torchrun, per host), or MIN:MAX with Ray.")
 @click.option(
-    "--on", type=click.Choice(ENGINES), default="local", show_default=True, help="What starts ranks."
+    "--on", type=click.Choice(ENGINES), default="local", show_default=True, help="How to start the ranks."
 )
-@click.option("--address", metavar="HOST:PORT", help="The Ray cluster, or the rendezvous of torchrun.")
-@click.option("--hosts", metavar="N", help="Number of hosts, or MIN:MAX; for torchrun.")
-@click.option("--restarts", type=click.IntRange(0), help="How often torchrun may restart; 3 by default.")
-@click.option("--explain", is_flag=True, help="Show what would be started, and start nothing.")
+@click.option(
+    "--address", metavar="HOST:PORT", help="Address of the Ray cluster or of the torchrun rendezvous."
+)
+@click.option("--hosts", metavar="N", help="Number of hosts for torchrun, or MIN:MAX.")
+@click.option(
+    "--restarts", type=click.IntRange(0), help="Maximum number of restarts with torchrun. Default: 3."
+)
+@click.option("--explain", is_flag=True, help="Show what would be started, without starting it.")
 @click.option("--json", "as_json", is_flag=True, help="Like --explain, as one JSON object.")
 @output_options
 @click.argument("script", type=GivenPath())
@@ -44,16 +48,16 @@ def command(
     script: Path,
     arguments: tuple[str, ...],
 ) -> int:
-    """Run SCRIPT on several ranks. A Trainer in it that names no device trains on them.
+    """Run SCRIPT on several ranks. A Trainer in it that sets no device trains on all of them.
 
-    The script runs once, in the process of the supervisor. The words after it are its arguments.
+    The script runs once, in the supervisor process. Everything after SCRIPT is passed to it.
 
     local starts one process per rank on this machine. ray places ranks on a running Ray cluster: survivors
     continue when a rank is lost, and ranks join when nodes appear. torchrun starts ranks on the hosts that
     run this command with the same --address; it restarts all of them after a loss, and the run resumes.
     """
     if not script.is_file():
-        raise SetupError(f"there is no script {script}. Pass the path of a Python file.")
+        raise SetupError(f"script {script} not found. Pass the path of a Python file.")
     placement = _placement(on, devices, ranks, address or "")
     launch = plan_launch(placement, [str(script), *arguments], hosts=hosts, restarts=restarts)
     if explain or as_json:
@@ -70,7 +74,10 @@ def command(
 
 def _placement(on: str, devices: str | None, ranks: str | None, address: str) -> Placement:
     if (devices is None) == (ranks is None):
-        neither, both = "neither --devices nor --ranks is given", "--devices and --ranks exclude each other"
+        neither, both = (
+            "neither --devices nor --ranks is given",
+            "--devices and --ranks are mutually exclusive",
+        )
         given = neither if devices is None else both
         raise SetupError(f"{given}. Pass one of them: --ranks 2, or --devices cuda:0,cuda:1.")
     if devices is not None:

@@ -104,7 +104,7 @@ def _report_signal(number: int, *, interrupted: bool) -> None:
     if interrupted and number == signal.SIGINT:
         return
     hint = " The system does this when memory runs out; check `dmesg`." if name == "SIGKILL" else ""
-    click.echo(f"fdl: the command was ended by {name} (signal {number}).{hint}", err=True)
+    click.echo(f"fdl: the command was killed by {name} (signal {number}).{hint}", err=True)
 
 
 def _find_program(program: str, cwd: Path, path: str) -> str:

@@ -121,7 +121,7 @@ class Groups:
                 raise ReductionFailed(f"generation {generation} was canceled, because a member is lost.")
             if time.monotonic() > deadline:
                 missing = tuple(rank for rank, key in zip(members, keys) if not store.check([key]))
-                raise ReductionFailed(f"ranks {list(missing)} did not come in time.", ranks=missing)
+                raise ReductionFailed(f"ranks {list(missing)} did not join in time.", ranks=missing)
             time.sleep(pause_s)
             pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
         return [Card.from_json(store.get(key)) for key in keys]

@@ -153,13 +153,13 @@ def describe_exit(code: int) -> str:
     """Return the exit of a process in words.
 
     >>> describe_exit(3), describe_exit(-9)
-    ('its process ended with code 3', 'its process was ended by SIGKILL')
+    ('its process ended with code 3', 'its process was killed by SIGKILL')
     """
     if code >= 0:
         return f"its process ended with code {code}"
     with suppress(ValueError):
-        return f"its process was ended by {signal.Signals(-code).name}"
-    return f"its process was ended by signal {-code}"
+        return f"its process was killed by {signal.Signals(-code).name}"
+    return f"its process was killed by signal {-code}"
 
 
 def wait_for_exit(process: RankProcess, timeout_s: float) -> str | None:

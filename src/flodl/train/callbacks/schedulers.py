@@ -1,4 +1,4 @@
-"""Finds schedulers of torch that a hook steps and that no save contains."""
+"""Finds torch schedulers that a hook steps and that no save contains."""
 
 from __future__ import annotations
 
