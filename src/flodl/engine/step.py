@@ -22,7 +22,7 @@ from .batch.samples import ambiguous_samples, leading_lengths, num_samples
 from .batch.signature import Signature, signature
 from .device.memory import memory_use
 from .errors import StepAttributeError, StepCallError
-from .mistakes.creation import ELSEWHERE, EXAMPLE, INSTEAD, how_to_read
+from .mistakes.creation import ASSIGNED_ELSEWHERE, ELSEWHERE, EXAMPLE, INSTEAD, how_to_read
 from .mistakes.explain import explained
 from .mistakes.first_call import check_mode, check_restarted, check_schedulers, explain_loss
 from .mistakes.parameters import CHECK_EVERY, TrainedParameters
@@ -33,7 +33,7 @@ from .optimizer.prepare import prepare
 from .program.accumulation import Window
 from .program.arguments import check_arguments, check_tail_on_ranks, check_takes_mask
 from .program.program import StepBody
-from .program.progress import Stage
+from .program.progress import Count, Stage
 from .program.ragged import UsualSize, padded
 from .program.runner import Micro, Phase, update_strictly
 from .program.saved_state import check_saved
@@ -44,7 +44,9 @@ from .settings import Guard, Precision, StepFunction, StepSettings, Tail, Tier, 
 from .tiers.controller import TierController
 
 
-@fix_attributes(StepAttributeError, called="step", instead=INSTEAD, read=how_to_read)
+@fix_attributes(
+    StepAttributeError, called="step", instead=INSTEAD, read=how_to_read, elsewhere=ASSIGNED_ELSEWHERE
+)
 @explain_creation(StepCallError, elsewhere=ELSEWHERE, example=EXAMPLE)
 class TrainStep:
     """Run zero-grad, forward, loss, backward, clipping, schedule and update in one call.
@@ -104,10 +106,8 @@ class TrainStep:
         self._journal = Journal()
         self._readiness = readiness
         self._controller = TierController(self._body, readiness, self._journal)
-        self._steps = 0
-        self._updates = 0
+        self._count = Count()
         self._usual = UsualSize()
-        self._values: Mapping[str, Tensor] = {}
         self._first_step_s: float | None = None
         self._is_mode_checked = False
         self._trained = TrainedParameters(model, self._body.parameters)
@@ -119,7 +119,7 @@ class TrainStep:
         # Neither a recording nor compiled code can be copied or pickled; a copy finds its own tier.
         self._controller.show_grads()
         state = {name: value for name, value in vars(self).items() if name != "_controller"}
-        state["_usual"] = replace(self._usual, signature=None)
+        state["_usual"], state["_count"] = replace(self._usual, signature=None), replace(self._count)
         if not self.is_between_updates:
             # Torch copies a parameter without its gradient, which the current window has accumulated.
             state["_grads"] = [parameter.grad for parameter in self._body.parameters]
@@ -146,7 +146,7 @@ class TrainStep:
     @property
     def values(self) -> dict[str, Tensor]:
         """The named values that the step function returned with the loss in the last step."""
-        return {name: value.clone() for name, value in self._values.items()}
+        return {name: value.clone() for name, value in self._count.values.items()}
 
     @property
     def grad_norm(self) -> Tensor:
@@ -177,7 +177,7 @@ class TrainStep:
     @property
     def steps(self) -> int:
         """How many batches the step has processed."""
-        return self._steps
+        return self._count.steps
 
     @property
     def updates(self) -> int:
@@ -186,7 +186,7 @@ class TrainStep:
         This is the position of the schedule, and what `report().updates` shows. How many of them changed the
         parameters is `report().applied`, which waits for the device.
         """
-        return self._updates
+        return self._count.updates
 
     @property
     def schedule(self) -> ScheduleBridge | None:
@@ -209,7 +209,7 @@ class TrainStep:
                 f"the means were reset after {window.position} of {window.accumulate} micro-batches of an "
                 "accumulation window, which continues; step.flush() at the end of an epoch applies them"
             )
-            self._journal.add(self._steps, "window", Cause.OPEN_WINDOW, reason)
+            self._journal.add(self._count.steps, "window", Cause.OPEN_WINDOW, reason)
         self._body.means.reset()
 
     def __call__(self, *batch: Any, **named: Any) -> Tensor:
@@ -219,8 +219,9 @@ class TrainStep:
         if lane is None or (loss := lane(batch)) is None:
             return self._run(batch)
         # The named values are where the recording put them the last time.
-        self._steps += 1
-        self._updates += 1
+        count = self._count
+        count.steps += 1
+        count.updates += 1
         if self._bridge is not None:
             self._bridge.step()
         return loss
@@ -254,9 +255,9 @@ class TrainStep:
         return self._run(tuple(batch), samples)
 
     def _run(self, batch: tuple[Any, ...], samples: int | None = None) -> Tensor:
-        started = time.perf_counter() if self._steps == 0 else 0.0
+        started = time.perf_counter() if self._count.steps == 0 else 0.0
         controller, usual, progress = self._controller, self._usual, self._body.progress
-        if self._steps >= self._calls.check_at:
+        if self._count.steps >= self._calls.check_at:
             self._look_for_mistakes()
         form = signature(batch)
         if samples is not None:
@@ -269,7 +270,7 @@ class TrainStep:
             ragged = self._classify(batch, form, samples)
             if ragged and self._settings.tail == "drop":
                 reason = "a ragged last batch was dropped, because of tail='drop'"
-                self._journal.add(self._steps, "dropped", Cause.RAGGED_BATCH, reason)
+                self._journal.add(self._count.steps, "dropped", Cause.RAGGED_BATCH, reason)
                 usual.num_dropped += 1
                 # The next batch must come by here, so that a second small one in a row is recognized.
                 controller.lane = None
@@ -285,8 +286,10 @@ class TrainStep:
                 if self.is_between_updates:
                     self._body.means.save()
                     self._calls.left = None
-            outcome = controller.run(self._micro_batch(batch, form, samples, ragged=ragged), self._steps)
-            self._values = outcome.values
+            outcome = controller.run(
+                self._micro_batch(batch, form, samples, ragged=ragged), self._count.steps
+            )
+            self._count.values = outcome.values
             for carrier in self._body.undo.carriers:
                 carrier.detach_state()
             # A recording writes the next loss to the same memory, so the caller gets a copy.
@@ -295,7 +298,7 @@ class TrainStep:
                 self._count_micro_batch()
                 is_full = progress.stage is Stage.UPDATE_COUNTED
                 if is_full and not controller.is_comparing:
-                    controller.end_window(self._steps)
+                    controller.end_window(self._count.steps)
                     self._move_schedule()
             if progress.stage is Stage.UPDATE_COUNTED:
                 self._end_window()
@@ -312,7 +315,7 @@ class TrainStep:
         if started or self._trained.is_waiting:
             body = self._body
             if untrained := self._trained.untrained(body.model, parameters_of(body.optimizer)):
-                self._journal.warn(self._steps, "parameters", Cause.PROBABLE_MISTAKE, untrained)
+                self._journal.warn(self._count.steps, "parameters", Cause.PROBABLE_MISTAKE, untrained)
         return loss
 
     def flush(self) -> None:
@@ -356,8 +359,8 @@ class TrainStep:
             )
         body = self._body
         return {
-            "steps": self._steps,
-            "updates": self._updates,
+            "steps": self._count.steps,
+            "updates": self._count.updates,
             "usual_samples": self._usual.samples,
             "after_tail": self._usual.after_tail,
             "num_dropped": self._usual.num_dropped,
@@ -382,14 +385,15 @@ class TrainStep:
                 self._bridge.load_state_dict(state["schedule"])
             except ScheduleError as error:
                 raise StepError(f"the state's schedule does not match: {error}") from error
-        self._steps, self._updates, self._calls.check_at = int(state["steps"]), int(state["updates"]), 0
+        self._count.steps, self._count.updates = int(state["steps"]), int(state["updates"])
+        self._calls.check_at = 0
         self._window.close()
         # States of earlier versions do not have these keys.
         after_tail, num_dropped = bool(state.get("after_tail", False)), int(state.get("num_dropped", 0))
         usual = UsualSize(int(state["usual_samples"]), after_tail, num_dropped=num_dropped)
         self._usual = replace(usual, is_explicit=self._usual.is_explicit)
         body.updater.num_skipped.fill_(state["num_skipped"])
-        self._skips.forget(int(state["num_skipped"]), self._updates)
+        self._skips.forget(int(state["num_skipped"]), self._count.updates)
         body.means.load({tuple(names): numbers for names, numbers in state["means"]})
         if body.scaler is not None:
             for tensor, number in zip(body.scaler.state(), state["scaler"]):
@@ -402,12 +406,12 @@ class TrainStep:
     def report(self) -> StepReport:
         """Return which tier runs, why, what it cost and what it gains."""
         controller, skipped = self._controller, int(self.num_skipped)
-        self._skips.check(self.num_skipped, self._updates, self._journal, self._steps, wait=True)
+        self._skips.check(self.num_skipped, self._count.updates, self._journal, self._count.steps, wait=True)
         return StepReport(
             tier=controller.tier,
             reason=controller.why,
-            steps=self._steps,
-            updates=self._updates,
+            steps=self._count.steps,
+            updates=self._count.updates,
             captures=controller.captures,
             compiles=controller.num_compiles,
             memory=memory_use(self._body.device),
@@ -424,17 +428,17 @@ class TrainStep:
     def _look_for_mistakes(self) -> None:
         """Look for mistakes: at first, at a new epoch, every few hundred steps, after a skipped update."""
         body = self._body
-        self._calls.check_at = self._steps + CHECK_EVERY
+        self._calls.check_at = self._count.steps + CHECK_EVERY
         if not body.model.training and not self._is_mode_checked:
             self._is_mode_checked = True
-            check_mode(body.model, self._journal, self._steps)
+            check_mode(body.model, self._journal, self._count.steps)
         if added := self._trained.check(body.model, parameters_of(body.optimizer)):
-            self._journal.warn(self._steps, "parameters", Cause.PROBABLE_MISTAKE, added)
+            self._journal.warn(self._count.steps, "parameters", Cause.PROBABLE_MISTAKE, added)
         if self._bridge is not None:
-            check_schedulers(body.optimizer, self._journal, self._steps)
-            if not self._steps and not self._bridge.current_step:
+            check_schedulers(body.optimizer, self._journal, self._count.steps)
+            if not self._count.steps and not self._bridge.current_step:
                 check_restarted(body.optimizer, self._journal)
-        self._skips.check(self.num_skipped, self._updates, self._journal, self._steps)
+        self._skips.check(self.num_skipped, self._count.updates, self._journal, self._count.steps)
 
     def _explained(self, error: BaseException, batch: tuple[Any, ...], stage: Stage) -> Exception | None:
         """Return an error that says more than torch's; None if there is nothing to add."""
@@ -450,7 +454,7 @@ class TrainStep:
         usual = self._usual
         if not usual.is_explicit and len(lengths := leading_lengths(batch)) > 1:
             usual.is_explicit = True
-            self._journal.add(self._steps, "samples", Cause.SAMPLE_COUNT, ambiguous_samples(lengths))
+            self._journal.add(self._count.steps, "samples", Cause.SAMPLE_COUNT, ambiguous_samples(lengths))
         ragged = usual.is_ragged(samples, may_grow=self.is_between_updates)
         usual.signature = form if samples and samples == usual.samples else None
         return ragged
@@ -473,7 +477,7 @@ class TrainStep:
     def _count_micro_batch(self) -> None:
         """Count a micro-batch, and the update if its window is full."""
         window = self._window
-        self._steps += 1
+        self._count.steps += 1
         if window.accumulate > 1:
             window.position += 1
             if not window.is_full:
@@ -484,7 +488,7 @@ class TrainStep:
     def _count_update(self) -> None:
         if self._window.position:
             self._window.close()
-        self._updates += 1
+        self._count.updates += 1
         self._body.progress.stage = Stage.UPDATE_COUNTED
 
     def _after_error(self, samples: int, count: Callable[[], object]) -> None:
@@ -505,7 +509,7 @@ class TrainStep:
 
     def _end_window(self) -> None:
         try:
-            self._controller.end_window(self._steps)
+            self._controller.end_window(self._count.steps)
         finally:
             # Also if a trial is interrupted: the update is done.
             with uninterrupted():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from difflib import SequenceMatcher
 from inspect import signature
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -10,6 +11,8 @@ from typing import Any, TypeVar
 from ..errors import FlodlError
 
 C = TypeVar("C", bound=type)
+# How similar a name must be to an attribute to be a misspelled one.
+_SIMILAR = 0.8
 
 
 def fix_attributes(
@@ -19,12 +22,16 @@ def fix_attributes(
     instead: Mapping[str, str] | None = None,
     read: Callable[[str], str] = lambda name: "",
     stored: Collection[str] = (),
+    elsewhere: Mapping[str, str] | None = None,
 ) -> Callable[[C], C]:
     """Return a decorator for classes: assigning an argument of their creation, or a property, raises `error`.
 
     `called` is the usual name of an object, `instead` has what to write for some names, `read` returns how to
     read an argument. These are descriptors of the class, so that other assignments are as fast as before. The
     properties in `stored` return the attribute of their name with an underscore, without a call of Python.
+
+    With `elsewhere`, a misspelled name raises, too, and so do the names there, which others use for an
+    argument. This checks every assignment, so it is for classes that change no attribute of their own often.
 
     >>> class FixedError(FlodlError, AttributeError): ...
     >>> @fix_attributes(FixedError, called="rows")
@@ -52,9 +59,20 @@ def fix_attributes(
             elif found is None:
                 absent = f"a {kind.__name__} has no attribute {name!r}. {read(name)}".rstrip()
                 setattr(kind, name, _FixedAttribute(kind, name, error, message, absent))
+        if elsewhere is not None:
+            kind.__setattr__ = _refuse_misspelled(kind, error, called, elsewhere)  # type: ignore[assignment]
         return kind
 
     return decorate
+
+
+def misspelled(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a similar one probably means.
+
+    >>> misspelled("clipnorm", ["accumulate", "clip_norm"]), misspelled("label", ["accumulate", "clip_norm"])
+    ('clip_norm', None)
+    """
+    return next((one for one in known if SequenceMatcher(None, name.lower(), one).ratio() >= _SIMILAR), None)
 
 
 class _FixedAttribute:
@@ -91,3 +109,21 @@ def _refuse(error: type[FlodlError], message: str) -> Callable[[Any, Any], None]
         raise error(message)
 
     return refuse
+
+
+def _refuse_misspelled(
+    kind: type, error: type[FlodlError], called: str, elsewhere: Mapping[str, str]
+) -> Callable[[Any, str, Any], None]:
+    def assign(owner: Any, name: str, value: Any) -> None:
+        # A subclass may have attributes of its own.
+        if name[0] != "_" and type(owner) is kind and not hasattr(kind, name):
+            similar = misspelled(name, (one for one in dir(kind) if one[0] != "_"))
+            if similar or name in elsewhere:
+                advice = elsewhere.get(name) or f"Did you mean {similar!r}?"
+                raise error(
+                    f"{called}.{name} was assigned, but a {kind.__name__} has no such attribute: this has no "
+                    f"effect. {advice}"
+                )
+        object.__setattr__(owner, name, value)
+
+    return assign

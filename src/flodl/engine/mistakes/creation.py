@@ -41,6 +41,12 @@ INSTEAD = {
     "model": "Load values into it with model.load_state_dict(…), or create a new TrainStep.",
     "optimizer": "Change its settings in optimizer.param_groups, or create a new TrainStep.",
 }
+# Names of others that nobody assigns to a step for a purpose of their own.
+ASSIGNED_ELSEWHERE = {
+    name: f"{advice} A step keeps what it was created with."
+    for name, advice in ELSEWHERE.items()
+    if name not in ("loss", "device", "dtype")
+}
 _SETTINGS = frozenset(field.name for field in fields(StepSettings))
 
 

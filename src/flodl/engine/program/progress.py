@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from enum import Enum, auto
+
+from torch import Tensor
 
 
 class Stage(Enum):
@@ -48,3 +51,15 @@ class Progress:
             yield
         finally:
             self.stage = stage
+
+
+@dataclass(slots=True)
+class Count:
+    """How much a step has done, and the named values of its last call.
+
+    Every call changes them. They are not attributes of the step, whose assignments are checked.
+    """
+
+    steps: int = 0
+    updates: int = 0
+    values: Mapping[str, Tensor] = field(default_factory=dict)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from difflib import SequenceMatcher
 from inspect import signature
 from typing import Any
 
 from flodl.core import TrainError
 from flodl.core.paths import suggestion
+from flodl.core.usage.attributes import misspelled
 
 from .calls import ELSEWHERE, UnknownAttributeError
 
 _FIXED = frozenset({"average", "device", "model", "optimizer", "precision", "step_fn", "train_step"})
-_SIMILAR = 0.8
 
 # What to write instead of assigning an attribute.
 _INSTEAD_OF_ASSIGNING = {
@@ -82,9 +81,9 @@ def _check_assignment(kind: type, name: str) -> None:
     if hasattr(kind, name) or not arguments:
         return  # a method of a subclass or a test; an attribute of a subclass
     advice = _INSTEAD_OF_ASSIGNING.get(name) or ELSEWHERE.get(name, "")
-    similar = [other for other in (*arguments, *_public(kind)) if _are_similar(name, other)]
+    similar = misspelled(name, (*arguments, *_public(kind)))
     if advice or similar:
-        hint = advice or f"Did you mean {similar[0]!r}?"
+        hint = advice or f"Did you mean {similar!r}?"
         raise TrainError(
             f"trainer.{name} was assigned, but a trainer has no such attribute: this has no effect. {hint}"
         )
@@ -96,7 +95,3 @@ def _doc(kind: type, name: str) -> str:
 
 def _public(kind: type) -> list[str]:
     return [name for name in dir(kind) if not name.startswith("_")] + sorted(_FIXED)
-
-
-def _are_similar(one: str, other: str) -> bool:
-    return SequenceMatcher(None, one, other).ratio() >= _SIMILAR
