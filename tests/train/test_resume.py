@@ -2,6 +2,7 @@
 
 import functools
 import random
+import shutil
 
 import numpy as np
 import pytest
@@ -195,6 +196,35 @@ def test_a_run_may_start_from_a_chosen_bundle_of_another(make, data, tmp_path):
         assert trainer.fit(data, epochs=epochs, batch_size=8, resume=chosen).history == whole.history[:epochs]
     assert list_bundles(tmp_path / "b" / "bundles")[0].step > 3
     assert make().fit(data, epochs=2, batch_size=8, resume=str(chosen)).history == whole.history[:2]
+
+
+def test_a_bundle_that_was_copied_from_another_run_is_reported_once_with_both_origins(make, data, tmp_path):
+    for name, epochs in (("a", 2), ("b", 1)):
+        make(checkpoint_dir=tmp_path / name).fit(data, epochs=epochs, batch_size=4)
+    newest = sorted((tmp_path / "a" / "bundles").iterdir())[-1]
+    shutil.copytree(newest, tmp_path / "b" / "bundles" / newest.name)
+    for epochs in (3, 4):
+        make(checkpoint_dir=tmp_path / "b", monitor=None).fit(data, epochs=epochs, batch_size=4)
+    first, second = (line for line in alerts(tmp_path / "b") if "resumed from" in line)
+    assert "the bundle was copied from another run" in first
+    assert repr(str(tmp_path / "a")) in first
+    assert repr(str(tmp_path / "b")) in first
+    assert second.endswith("epoch 3")
+
+
+@pytest.mark.parametrize("change", ["moved", "without config.json", "without an id"])
+def test_a_run_in_a_moved_folder_or_without_a_recorded_id_is_resumed_silently(make, data, tmp_path, change):
+    make(checkpoint_dir=tmp_path / "a").fit(data, epochs=1, batch_size=4)
+    (tmp_path / "a").rename(tmp_path / "b")
+    config = tmp_path / "b" / "config.json"
+    if change == "without config.json":
+        config.unlink()
+    elif change == "without an id":
+        config.write_text(config.read_text().replace("run_id", "other"))
+    for epochs in (2, 3):
+        make(checkpoint_dir=tmp_path / "b", monitor=None).fit(data, epochs=epochs, batch_size=4)
+    resumed = [line for line in alerts(tmp_path / "b") if "resumed from" in line]
+    assert [line[-7:] for line in resumed] == ["epoch 1", "epoch 2"]
 
 
 def test_an_older_bundle_can_be_resumed_only_in_another_folder(make, data, tmp_path):

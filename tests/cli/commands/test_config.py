@@ -328,6 +328,24 @@ def test_no_manifest_causes_a_traceback(document, words, tmp_path_factory):
         os.chdir(before)
 
 
+@pytest.mark.parametrize("value", ['"5"', "5"])
+@pytest.mark.parametrize(
+    "where", ["training: {{epochs: {}}}", "commands: {{a: {{training: {{epochs: {}}}}}}}"]
+)
+def test_lint_and_a_dry_run_agree_on_a_number_in_quotes(project, capsys, value, where):
+    commands = "" if "commands" in where else "commands: {a: {training: {seed: 1}}}\n"
+    project({"fdl.yml": f"entry: echo\nschema: {{}}\n{commands}{where.format(value)}\n"})
+    codes, errors = [], []
+    for words in (["config", "lint"], ["run", "--dry-run", "a"]):
+        codes.append(main(words))
+        errors.append(capsys.readouterr().err)
+    quoted = value != "5"
+    assert codes == [quoted, quoted]
+    assert [("'5' is not allowed here" in error, "Remove the quotes" in error) for error in errors] == [
+        (quoted, quoted)
+    ] * 2
+
+
 def test_lint_reports_a_number_in_quotes(project, capsys):
     settings = 'training: {epochs: "5", lr: "1e-3"}\noutput: {timeline: "true"}\n'
     project({"fdl.yml": f"entry: echo\nschema: {{}}\n{settings}"})

@@ -91,11 +91,13 @@ def test_values_of_the_wrong_type_are_refused(project, text, message):
         planned("train")
 
 
-def test_text_is_converted_to_the_expected_type(project):
-    project(
-        {"fdl.yml": "commands: {train: }", "train/fdl.yml": "entry: tool\ntraining: {epochs: '3', lr: 1}"}
-    )
+def test_an_integer_is_accepted_where_a_number_is_expected_and_text_is_not(project):
+    files = {"fdl.yml": "commands: {train: }", "train/fdl.yml": "entry: tool\ntraining: {epochs: 3, lr: 1}"}
+    project(files)
     assert planned("train").command == ["tool", "--epochs", "3", "--lr", "1"]
+    project({**files, "train/fdl.yml": files["train/fdl.yml"].replace("3", "'3'")})
+    with pytest.raises(ManifestError, match=r"training\.epochs: '3' is not allowed here.*Remove the quotes"):
+        planned("train")
 
 
 def test_commands_are_looked_up_at_any_depth(project):

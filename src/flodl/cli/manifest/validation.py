@@ -30,30 +30,23 @@ _MANIFEST_ONLY = {"entry", "schema", "compile", "arg-name", "commands"}
 
 
 def decode(struct: type[S], table: Table, *, where: tuple[str, ...] = ()) -> S:
-    """Convert a map to a struct. Raise for an unknown key or a wrong value, with its path, file and line.
-
-    Text is converted: `epochs: "5"` is accepted here, and reported by `problems_in`.
-    """
-    for problem in _problems(struct, table, where, strict=False):
+    """Convert a map to a struct. Raise for the first of the `problems_in` it."""
+    for problem in _problems(struct, table, where):
         raise ManifestError(problem)
-    return msgspec.convert(plain(table), struct, strict=False)
+    return msgspec.convert(plain(table), struct)
 
 
 def problems_in(struct: type[msgspec.Struct], table: Table, *, where: tuple[str, ...] = ()) -> list[str]:
     """Return a message for every unknown key and every value of the wrong type."""
-    return list(_problems(struct, table, where, strict=True))
+    return list(_problems(struct, table, where))
 
 
-def _problems(
-    struct: type[msgspec.Struct], table: Table, where: tuple[str, ...], *, strict: bool
-) -> Iterator[str]:
+def _problems(struct: type[msgspec.Struct], table: Table, where: tuple[str, ...]) -> Iterator[str]:
     yield from _unknown_keys(struct, table, where)
-    yield from _wrong_values(struct, table, where, strict=strict)
+    yield from _wrong_values(struct, table, where)
 
 
-def _wrong_values(
-    struct: type[msgspec.Struct], table: Table, where: tuple[str, ...], *, strict: bool
-) -> Iterator[str]:
+def _wrong_values(struct: type[msgspec.Struct], table: Table, where: tuple[str, ...]) -> Iterator[str]:
     fields = {field.encode_name: field for field in msgspec.structs.fields(struct)}
     for key, node in table.entries.items():
         inner = _struct_in(fields[key].type) if key in fields else None
@@ -62,10 +55,10 @@ def _wrong_values(
             and isinstance(node, Table)
             and not any(field.required for field in msgspec.structs.fields(inner))
         ):
-            yield from _wrong_values(inner, node, (*where, key), strict=strict)
+            yield from _wrong_values(inner, node, (*where, key))
         elif key in fields and isinstance(node, Table) and fields[key].type == Options:
             yield from _wrong_options(node, (*where, key))
-        elif key in fields and (problem := _wrong_value(struct, table, key, where, strict=strict)):
+        elif key in fields and (problem := _wrong_value(struct, table, key, where)):
             yield problem
 
 
@@ -79,11 +72,9 @@ def _wrong_options(options: Table, where: tuple[str, ...]) -> Iterator[str]:
             yield f"{node.origin}: {dotted((*where, key))}: {problem}"
 
 
-def _wrong_value(
-    struct: type[msgspec.Struct], table: Table, key: str, where: tuple[str, ...], *, strict: bool
-) -> str:
+def _wrong_value(struct: type[msgspec.Struct], table: Table, key: str, where: tuple[str, ...]) -> str:
     try:
-        msgspec.convert({key: table.value(key)}, struct, strict=strict)
+        msgspec.convert({key: table.value(key)}, struct)
     except msgspec.ValidationError as error:
         message, _, location = str(error).partition(" - at ")
         if "unknown field" in message:

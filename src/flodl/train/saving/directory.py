@@ -28,6 +28,7 @@ from flodl.core.files import expand_user, write_atomic
 from ..callbacks.patience import metric_of
 from ..settings import DiskPolicy
 from .disk_space import num_bytes_of, space_warning
+from .identity import RunIdentity
 from .lock import DirectoryLock
 from .starts import starts_with
 
@@ -93,6 +94,7 @@ class RunDirectory:
         self._warned_of_space = False
         # The reason why the folder could not be written, if it could not.
         self._write_error = ""
+        self.identity = RunIdentity(self.path)
 
     @property
     def bundles(self) -> Path:
@@ -121,9 +123,7 @@ class RunDirectory:
         `step` is the number of updates that were done before this start.
         """
         missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-        previous: bytes | None = None
-        with suppress(OSError):
-            previous = self._config.read_bytes()
+        previous = self.read_config()
         try:
             self._write_config(record, previous, step)
             yield
@@ -143,7 +143,8 @@ class RunDirectory:
 
         A run that has bundles needs only those if the disk is full.
         """
-        content: dict[str, Any] = {"trainer": record, "started_with": resolved_config()}
+        content: dict[str, Any] = {"run_id": self.identity.of(previous)}
+        content |= {"trainer": record, "started_with": resolved_config()}
         content["starts"] = starts_with(content, previous, step)
         text = json.dumps(content, indent=2, default=str)
         self._write_error = ""
@@ -156,6 +157,12 @@ class RunDirectory:
             if self._errors == "raise" or not (self.bundles.is_dir() and list_bundles(self.bundles)):
                 raise TrainError(f"{why} Choose a checkpoint_dir that can be written.") from error
             self._write_error = f"{why} Free some space: training continues from the existing bundles."
+
+    def read_config(self) -> bytes | None:
+        """Return config.json as the last start wrote it; None if it cannot be read."""
+        with suppress(OSError):
+            return self._config.read_bytes()
+        return None
 
     @property
     def _config(self) -> Path:

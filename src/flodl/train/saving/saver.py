@@ -89,6 +89,7 @@ class Saver:
             # Before this save replaces the previous one, or the policy deletes it.
             self.call_hooks()
         parts = collect_parts(session, self._cursor, self._hooks)
+        parts["trainer"]["run"] = directory.identity.saved()
         model = session.model
         metadata = structure_of(model).as_metadata() if isinstance(model, Graph) else {}
         is_saved = directory.save(

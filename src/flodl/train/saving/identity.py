@@ -1,0 +1,49 @@
+"""The identity of a run: config.json and every bundle have it, so that a bundle of another run is noticed."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class RunIdentity:
+    """The id of the run in a folder, which config.json records."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._id = ""
+
+    def of(self, config: bytes | None) -> str:
+        """Return the id in a config.json; without one, that of an adopted bundle, or else a new one."""
+        self._id = _recorded(config) or self._id or uuid.uuid4().hex[:12]
+        return self._id
+
+    def saved(self) -> dict[str, str] | None:
+        """Return what a bundle records; None before the run has begun."""
+        return {"id": self._id, "folder": str(self._folder)} if self._id else None
+
+    def compare(self, config: bytes | None, saved: Mapping[str, Any] | None) -> list[str]:
+        """Describe a bundle of another run; a folder without an id adopts that of the bundle."""
+        if not saved:
+            return []  # written by an older version of flodl
+        own, other = _recorded(config), str(saved.get("id") or "")
+        if not own:
+            self._id = other
+        if not own or own == other:
+            return []
+        return [
+            f"the bundle was copied from another run ({other}, in {str(saved.get('folder'))!r}) into the "
+            f"folder of this one ({own}, in {str(self._folder)!r}), which continues with its weights; to "
+            "start a new run from a bundle, use a new checkpoint_dir and pass the bundle as resume=…"
+        ]
+
+
+def _recorded(config: bytes | None) -> str:
+    try:
+        found = None if config is None else json.loads(config)
+    except ValueError:
+        return ""
+    return str(found.get("run_id") or "") if isinstance(found, dict) else ""
