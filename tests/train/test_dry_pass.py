@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from flodl import FlowBuilder, Loader, Monitor
 from flodl.checkpoint import best, last, list_bundles, read_bundle
 from flodl.core import CheckpointError, TrainError
+from flodl.monitor import read
 from flodl.train import EarlyStopping, ReduceOnPlateau
 
 
@@ -106,6 +107,60 @@ def test_a_metric_that_a_hook_adds_may_be_watched(make, data):
     hooks = [Adds(), EarlyStopping("eval_error", patience=9)]
     result = make(step_fn=with_accuracy, hooks=hooks).fit(data, epochs=1, batch_size=8, eval_data=data)
     assert "eval_error" in result.metrics
+
+
+def test_a_metric_that_does_not_fit_the_model_is_named_with_the_shapes(make, data):
+    class Other:
+        def reset(self):
+            self.total = torch.zeros(4)
+
+        def update(self, predictions, targets):
+            self.total += predictions.expand(-1, 3).sum(0)
+
+        def compute(self):
+            return self.total.sum().item()
+
+    words = (
+        r"the metric 'mine' \(Other\) cannot be updated with the predictions float32 \[.*, 1\] and "
+        r"the targets float32 \[.*, 1\]: RuntimeError: .*3.* Check that it was created for this model"
+    )
+    refused(make(metrics={"mine": Other()}), data, words=words, eval_data=data)
+
+
+@pytest.mark.parametrize("dry_pass", [True, False])
+def test_a_loop_may_leave_out_the_evaluation_of_its_first_epochs(make, data, tmp_path, dry_pass):
+    hooks = [EarlyStopping("eval_loss", patience=1), ReduceOnPlateau("eval_loss")]
+    keep = best("eval_loss") | last(1)
+    trainer = make(hooks=hooks, dry_pass=dry_pass, checkpoint_dir=tmp_path, keep=keep, monitor=None)
+    with trainer.running(4):
+        while trainer.epochs < 4 and not trainer.stop_reason:
+            eval_data = data if trainer.epochs >= 2 else None
+            for batch in trainer.epoch(data, 10, eval_data=eval_data):
+                trainer.step(batch)
+    assert ["eval_loss" in row for row in trainer.history] == [False, False, True, True]
+    notes = [entry.event.data["message"] for entry in read(tmp_path) if entry.event.kind == "alert"]
+    waiting = [note for note in notes if "epochs count for it if trainer.epoch has eval_data" in note]
+    assert len(waiting) == (3 if dry_pass else 0)
+
+
+def test_a_loop_that_leaves_out_an_evaluation_still_names_a_misspelled_metric(make, data):
+    trainer = make(hooks=[EarlyStopping("los")])
+    with pytest.raises(TrainError, match=r"EarlyStopping watches 'los'.*Did you mean 'loss'"):
+        next(iter(trainer.epoch(data, 10)))
+
+
+def test_without_a_dry_pass_a_second_fit_reports_that_a_hook_waits_for_an_evaluation(make, data, capsys):
+    trainer = make(hooks=[EarlyStopping("eval_loss", patience=9)], dry_pass=False, monitor=None)
+    trainer.fit(data, epochs=1, batch_size=10, eval_data=data)
+    capsys.readouterr()
+    trainer.fit(data, epochs=3, batch_size=10)
+    shown = "".join(capsys.readouterr())
+    assert shown.count("EarlyStopping watches 'eval_loss', and there is no eval_data") == 1
+
+
+def test_without_a_dry_pass_a_metric_of_a_missing_evaluation_is_refused_too(make, data):
+    words = r"EarlyStopping watches 'eval_loss', which this run does not have\. Pass eval_data to have it\."
+    refused(make(hooks=[EarlyStopping()], dry_pass=False), data, words=words)
 
 
 def test_the_names_of_the_average_are_known(make, data):

@@ -5,6 +5,7 @@ from .capture.function import Captured, capture
 from .device.gc_and_sync import Collector, calm_collector, no_waiting
 from .device.memory import MemoryUse, forget_peaks, memory_use
 from .errors import NotRestorable
+from .mistakes.batch_text import batch_text
 from .mistakes.explain import explained
 from .non_finite import NonFinite, find_non_finite, report_skips_elsewhere
 from .program.precision import computing_in
@@ -26,6 +27,7 @@ __all__ = [
     "TierChoice",
     "TrainStep",
     "ambiguous_samples",
+    "batch_text",
     "calm_collector",
     "capture",
     "carries_state",

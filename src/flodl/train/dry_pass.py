@@ -9,15 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flodl.core import TrainError, log
-from flodl.core.paths import suggestion
+from flodl.core import log
 from flodl.core.rng_state import preserve_rng_state
 from flodl.engine import NotRestorable, carries_state, explained, rehearse, sandbox, watch_outside
 from flodl.monitor import Monitor
 
 from .batches.batch_lists import hint_at_batches
 from .batches.loaders import preserve_position
-from .callbacks.watched import all_watched, may_add_metrics
+from .callbacks.watched import lacks_evaluation, may_add_metrics, unknown_watched
 from .checks.gradients import check_gradients
 from .evaluation.evaluator import as_arguments
 from .evaluation.names import SKIPPED, check_names, check_number
@@ -121,18 +120,20 @@ def _report_unsaved(run: Run, batch: Any, written: Mapping[str, list[Tensor]]) -
 
 def _check_watched(run: Run, names: set[str]) -> None:
     """Raise if a hook or the policy of the bundles watches a metric that the run does not have."""
-    keep = None if run.directory is None else run.directory.keep
-    watched = all_watched(run.hooks.all, keep)
-    if run.always_evaluates is None:
+    loop_decides = run.always_evaluates is None
+    if loop_decides:
         # A loop may evaluate some epochs only.
         names = names.union(*run.session.history)
-    unknown = [(who, name) for who, name in watched if name not in names]
+    unknown = [(who, name) for who, name in run.watched if name not in names]
     if not unknown or may_add_metrics(run.hooks.all):
         return
-    who, name = unknown[0]
-    needs_evaluation = name.startswith("eval_") and not any(known.startswith("eval_") for known in names)
-    advice = " Pass eval_data to have it." if needs_evaluation else ""
-    raise TrainError(
-        f"{who} watches {name!r}, which this run does not have.{advice} "
-        f"{suggestion(name, sorted(names), known_as='metrics')} Nothing was trained."
-    )
+    waiting = [(who, name) for who, name in unknown if loop_decides and lacks_evaluation(name, names)]
+    for who, name in waiting:
+        run.reports.event(
+            "alert",
+            message=f"{who} watches {name!r}: epochs count for it if trainer.epoch has eval_data",
+            level="info",
+        )
+    for who, name in unknown:
+        if (who, name) not in waiting:
+            raise unknown_watched(who, name, names)

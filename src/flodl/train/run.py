@@ -27,7 +27,7 @@ from .batches.loaders import Loaders
 from .batches.recent import RecentBatches
 from .callbacks.dispatch import Hooks
 from .callbacks.schedulers import unsaved_schedulers
-from .callbacks.watched import late_phases, notes_of
+from .callbacks.watched import all_watched, late_phases, may_add_metrics, notes_of, without_evaluation
 from .checks.start import warnings_at_start
 from .evaluation.evaluator import Evaluator
 from .evaluation.modes import preserve_modes
@@ -132,6 +132,11 @@ class Run:
     def directory(self) -> RunDirectory | None:
         """The run directory, if there is one."""
         return None if self.saver is None else self.saver.directory
+
+    @property
+    def watched(self) -> list[tuple[str, str]]:
+        """Who watches which metric: the hooks, and the policy of the bundles."""
+        return all_watched(self.hooks.all, None if self.directory is None else self.directory.keep)
 
     @property
     def follows_loss(self) -> bool:
@@ -245,8 +250,15 @@ class Run:
                 for warning in unsaved_schedulers(self.hooks.all):
                     self.reports.warn(warning)
 
-    def report_unused_metrics(self) -> None:
-        """Report that there is no evaluation for the metrics; a later call of `evaluate` may use them."""
+    def report_no_evaluation(self) -> None:
+        """Report what a run without evaluation leaves unused; the dry pass rejects a metric that is missing.
+
+        Metric objects may be used by a later call of `evaluate`.
+        """
+        session = self.session
+        if not session.settings.dry_pass and not self.is_complete and not may_add_metrics(self.hooks.all):
+            for warning in without_evaluation(self.watched, session.history):
+                self.reports.warn(warning)
         if metrics := self.evaluator.metrics:
             names = ", ".join(map(repr, metrics))
             message = f"no eval_data, so metrics ({names}) are computed by trainer.evaluate only"

@@ -27,7 +27,6 @@ from .batches.batch_lists import USUAL, Usual, hint_at_batches
 from .batches.loaders import check_repeatable, preserve_position
 from .build import build_optimizer, select_device
 from .callbacks.dispatch import Hooks
-from .callbacks.watched import all_watched
 from .checks.attributes import CheckedAttributes
 from .checks.calls import explained
 from .checks.start import chosen_on_training_data
@@ -251,10 +250,8 @@ class Trainer(CheckedAttributes):
             if epochs - self.epochs > 1:
                 check_repeatable(eval_data)
             if eval_data is None:
-                self._run.report_unused_metrics()
-            directory = self._run.directory
-            watched = all_watched(self._run.hooks.all, None if directory is None else directory.keep)
-            for warning in chosen_on_training_data(train_data, eval_data, watched):
+                self._run.report_no_evaluation()
+            for warning in chosen_on_training_data(train_data, eval_data, self._run.watched):
                 self._run.reports.warn(warning)
             if self._ranks is not None:
                 fit_on_ranks(self._run, self._ranks, loader, eval_data, self._make_optimizer)

@@ -86,6 +86,18 @@ def test_an_entity_counts_if_type_and_both_ends_are_right() -> None:
     assert metric.compute() == {"precision": 0.0, "recall": 0.0, "f1": 0.0}
 
 
+@pytest.mark.parametrize(
+    ("metric", "predictions", "labels", "message"),
+    [
+        (EntityF1(["O", "B-PER"]), (2, 5, 3), (2, 5), "created for 2 tags .* shape \\(2, 5, 3\\)"),
+        (MultilabelF1(), (4, 4), (4,), "shape \\(4,\\) for predictions of shape \\(4, 4\\)"),
+    ],
+)
+def test_metrics_of_another_model_raise_with_the_shapes(metric, predictions, labels, message) -> None:
+    with pytest.raises(HFError, match=message):
+        metric.update(torch.zeros(predictions), torch.zeros(labels))
+
+
 def test_entities_of_real_tags_equal_those_counted_by_hand() -> None:
     """The training part of WNUT 17 has 1,975 entities."""
     rows: list[list[str]] = [[]]

@@ -63,6 +63,12 @@ class MultilabelF1:
 
     def update(self, predictions: Tensor, labels: Tensor) -> None:
         """Add logits and labels of 0 and 1, both [texts, labels]."""
+        if predictions.shape != labels.shape:
+            raise HFError(
+                "F1 needs a 0 or 1 for each label of each text, and the labels have the shape "
+                f"{tuple(labels.shape)} for predictions of shape {tuple(predictions.shape)}. Create the "
+                "metrics with the model that is trained: model.metrics(…)."
+            )
         # Rows of a packed batch without a text have labels below zero.
         chosen, wanted = (predictions > 0) & (labels >= 0), labels > 0.5
         self._both = self._both + 2 * (chosen & wanted).sum()

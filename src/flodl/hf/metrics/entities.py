@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from flodl.core import HFError
+
 from ..losses import IGNORED
 
 Entity = tuple[str, int, int]
@@ -67,6 +69,12 @@ class EntityF1:
 
     def update(self, predictions: Tensor, labels: Tensor) -> None:
         """Add logits [texts, tokens, tags] and labels [texts, tokens]; tokens with −100 do not count."""
+        if predictions.ndim != 3 or predictions.shape[-1] != len(self.labels):
+            raise HFError(
+                f"entity F1 was created for {len(self.labels)} tags and needs logits [texts, tokens, tags]; "
+                f"the predictions have the shape {tuple(predictions.shape)}. Create the metrics with the "
+                "model that is trained: model.metrics(…)."
+            )
         chosen, wanted = predictions.argmax(-1).cpu().numpy(), labels.cpu().numpy()
         for found, expected in zip(chosen, wanted):
             counted = expected != IGNORED

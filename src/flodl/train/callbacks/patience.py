@@ -68,6 +68,11 @@ class Patience:
         self.best, self.waited = None if best is None else float(best), waited
 
 
+def is_evaluated(name: str) -> bool:
+    """Return whether a metric of an epoch comes from its evaluation."""
+    return name.startswith("eval_")
+
+
 def metric_of(metrics: Mapping[str, float], name: str, who: str) -> float:
     """Return a metric by name, or raise an error that lists the existing names."""
     if name not in metrics:

@@ -14,7 +14,7 @@ from flodl.graph import Graph
 
 from ..checks.calls import WrongCallError
 from .hooks import TrainerControls
-from .patience import Patience, metric_of
+from .patience import Patience, is_evaluated, metric_of
 
 
 class MetricWatcher:
@@ -62,8 +62,10 @@ class MetricWatcher:
 
         A loop may evaluate some epochs only; the others have no value and do not count.
         """
-        if self.metric not in metrics and any(self.metric in row for row in trainer.history):
-            return None
+        if self.metric not in metrics:
+            not_evaluated = is_evaluated(self.metric) and not any(map(is_evaluated, metrics))
+            if not_evaluated or any(self.metric in row for row in trainer.history):
+                return None
         return metric_of(metrics, self.metric, self._patience.who)
 
     def state_dict(self) -> dict[str, Any]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dis
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
 from flodl.checkpoint import Policy
+from flodl.core import TrainError
+from flodl.core.paths import suggestion
 
+from .patience import is_evaluated
 from .standard import MetricWatcher, Phase
 
 # What a callback uses to add an item to a dictionary.
@@ -36,6 +39,40 @@ def all_watched(callbacks: Iterable[Any], keep: Policy | None) -> list[tuple[str
     """Return who watches which metric: the callbacks, and the policy of the bundles."""
     kept = () if keep is None else keep.metrics
     return [*watched_metrics(callbacks), *((f"keep={keep}", name) for name in kept)]
+
+
+def lacks_evaluation(name: str, known: Iterable[str]) -> bool:
+    """Return whether a metric comes from an evaluation, and nothing known does.
+
+    >>> lacks_evaluation("eval_loss", ["loss", "lr"]), lacks_evaluation("eval_los", ["loss", "eval_loss"])
+    (True, False)
+    """
+    return is_evaluated(name) and not any(map(is_evaluated, known))
+
+
+def unknown_watched(who: str, name: str, names: Collection[str]) -> TrainError:
+    """Return the error for a hook or a policy that watches a metric which the run does not have."""
+    advice = " Pass eval_data to have it." if lacks_evaluation(name, names) else ""
+    return TrainError(
+        f"{who} watches {name!r}, which this run does not have.{advice} "
+        f"{suggestion(name, sorted(names), known_as='metrics')} Nothing was trained."
+    )
+
+
+def without_evaluation(
+    watched: Iterable[tuple[str, str]], history: Sequence[Collection[str]]
+) -> Iterator[str]:
+    """Yield a warning for each metric of earlier evaluations in a run that has none; raise if it is new.
+
+    >>> [*without_evaluation([("EarlyStopping", "eval_loss")], [{"eval_loss": 1.0}])][0][:68]
+    "EarlyStopping watches 'eval_loss', and there is no eval_data: it has"
+    """
+    for who, name in watched:
+        if not is_evaluated(name):
+            continue
+        if not any(name in row for row in history):
+            raise unknown_watched(who, name, {"loss", "lr"}.union(*history))
+        yield f"{who} watches {name!r}, and there is no eval_data: it has no effect in this call of fit."
 
 
 def notes_of(callbacks: Iterable[Any], keep: Policy | None) -> list[str]:

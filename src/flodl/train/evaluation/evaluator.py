@@ -23,7 +23,7 @@ from flodl.graph import without_carried_values, without_records
 
 from ..batches.samples import Batches
 from .ema import AveragedWeights
-from .metrics import computed_values, reset_metrics, values_of_one_batch
+from .metrics import computed_values, reset_metrics, update_metrics, values_of_one_batch
 from .modes import check_still_evaluating, evaluation_mode
 from .names import check_names, check_number, merge_values
 from .step_errors import check_signature
@@ -135,8 +135,7 @@ class Evaluator:
                     sums.add({"loss": loss, **values}, samples)
                     if self.metrics:
                         predictions, targets = self._predict(arguments)
-                        for metric in self.metrics.values():
-                            metric.update(predictions, targets)
+                        update_metrics(self.metrics, predictions, targets)
         return merge_values(
             ("a value of the step function", sums.means()),
             ("a metric of metrics=", compute(self.metrics)),

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flodl.core import TrainError, log
+from flodl.core import FlodlError, TrainError, log
+from flodl.engine import batch_text
 
 from .names import merge_values
 
@@ -41,6 +42,23 @@ def reset_metrics(metrics: Mapping[str, Any], device: torch.device) -> None:
         if callable(getattr(metric, "to", None)):
             metric.to(device)
         metric.reset()
+
+
+def update_metrics(metrics: Mapping[str, Any], predictions: Any, targets: Any) -> None:
+    """Add a batch to the metrics; a mismatch raises an error with the name of the metric and the shapes."""
+    for name, metric in metrics.items():
+        try:
+            metric.update(predictions, targets)
+        except (RuntimeError, ValueError, TypeError, LookupError) as error:
+            if isinstance(error, FlodlError | torch.OutOfMemoryError):
+                raise
+            told = str(error).partition("\n")[0].rstrip(".")
+            raise TrainError(
+                f"the metric {name!r} ({type(metric).__name__}) cannot be updated with the predictions "
+                f"{batch_text((predictions,))[1:-1]} and the targets {batch_text((targets,))[1:-1]}: "
+                f"{type(error).__name__}: {told}. Check that it was created for this model (the number of "
+                "classes, the labels), and that outputs= returns the predictions and targets that it takes."
+            ) from error
 
 
 def computed_values(metrics: Mapping[str, Any]) -> dict[str, float]:

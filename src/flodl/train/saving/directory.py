@@ -25,7 +25,7 @@ from flodl.core import TrainError, WriteError
 from flodl.core.environment import resolved_config
 from flodl.core.files import expand_user, write_atomic
 
-from ..callbacks.patience import metric_of
+from ..callbacks.patience import is_evaluated, metric_of
 from ..settings import DiskPolicy
 from .disk_space import num_bytes_of, space_warning
 from .identity import RunIdentity
@@ -192,9 +192,12 @@ class RunDirectory:
     ) -> bool:
         """Save a bundle in the background, or wait; return whether it was waited for and is on disk.
 
-        A metric that `keep` needs may be missing if it is one of `earlier` epochs: it was not measured.
+        A metric that `keep` needs may be missing if it is one of `earlier` epochs, or if the epoch was not
+        evaluated: it was not measured.
         """
         if metrics:
+            if not any(map(is_evaluated, metrics)):
+                earlier = {*earlier, *filter(is_evaluated, self.keep.metrics)}
             metrics = {**{name: math.nan for name in self.keep.metrics if name in earlier}, **metrics}
             for name in self.keep.metrics:
                 metric_of(metrics, name, f"keep={self.keep}")
