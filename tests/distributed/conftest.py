@@ -172,10 +172,10 @@ class World:
             if rank in self.ranks:
                 self.send(Failed(rank, found.window, found.generation, reason))
 
-    def tick(self, now=None):
+    def tick(self, now=None, alive=()):
         wake_ms = self.coordinator.wake_ms if now is None else now
         self.now = max(self.now, wake_ms) if wake_ms < float("inf") else self.now + 1.0
-        return self.send(Tick())
+        return self.send(Tick(tuple(alive)))
 
     def leave(self, rank):
         return self.send(Leaving(rank))

@@ -23,8 +23,8 @@ from flodl.engine import TrainStep
 
 # With a quorum, two of three ranks are enough for a meeting; a late one brings its work to the next.
 MEETINGS = {
-    "flodl cadence": MeetingSettings(),
-    "flodl cadence quorum": MeetingSettings(quorum=0.6),
+    "flodl barrier": MeetingSettings(quorum=1.0),
+    "flodl cadence": MeetingSettings(quorum=0.6),
     "flodl async": MeetingSettings(quorum=0.6, max_ahead=1),
 }
 

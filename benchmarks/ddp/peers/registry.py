@@ -39,8 +39,8 @@ RIVALS = {
     "post-local sgd": Entry(in_torch.post_local),
     "torchft local sgd": Entry(in_torchft.local_sgd),
     "solo": Entry(in_torch.solo, size=1, lr=0.025),
+    "flodl barrier": Entry(None),
     "flodl cadence": Entry(None),
-    "flodl cadence quorum": Entry(None),
     "flodl async": Entry(None),
 }
 

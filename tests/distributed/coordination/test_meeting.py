@@ -45,6 +45,14 @@ def test_the_quorum_counts_ranks_at_work_and_the_grace_period_starts_with_it():
     assert arrive(meeting, 3, 110.0) == 110.0, "everyone is here"
 
 
+@pytest.mark.parametrize(("num", "needed"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (8, 5), (1000, 600)])
+def test_a_quorum_of_60_percent_needs_both_of_two_ranks_and_two_of_three(num, needed):
+    meeting = meeting_of(num, quorum=0.6)
+    closings = [arrive(meeting, rank, 90.0) for rank in range(needed)]
+    assert all(math.isinf(each) for each in closings[:-1])
+    assert closings[-1] < math.inf
+
+
 def test_the_grace_period_adapts_to_how_late_ranks_are():
     meeting = meeting_of(4, quorum=0.5, max_grace=0.2)
     graces = []

@@ -203,7 +203,8 @@ def run_ranks(launcher, counting_worker, tmp_path):
             epochs=Epochs(num_samples=num_samples, batch_size=batch_size, num_epochs=num_epochs),
             settings=settings,
             supervision=SupervisorSettings(
-                **{"digests": True, "start_s": 20.0, "end_s": 5.0} | (supervision or {})
+                **{"digests": True, "start_s": 20.0, "end_s": 5.0, "beat_s": 0.1, "silence_s": 1.0}
+                | (supervision or {})
             ),
             launcher=options.pop("launcher", launcher),
             run_log=log,

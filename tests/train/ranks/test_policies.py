@@ -1,4 +1,4 @@
-"""The policies of several devices: `sync` equals one device, `async` does not wait."""
+"""The policies of several devices: `sync` equals one device, the others do not wait for late ranks."""
 
 import os
 import time
@@ -64,6 +64,32 @@ def test_sync_resumes_and_skips_as_one_device(make, data, supervision, tmp_path)
     assert [row["skipped_updates"] for row in result.history] == [1, 1]
     for mine, theirs in zip(result.history, alone.history):
         assert mine == pytest.approx(theirs, abs=1e-5)
+
+
+def test_cadence_continues_without_a_rank_that_is_late(make, data, supervision, tmp_path):
+    gate = tmp_path / "gate"
+
+    def loss_of(model, x, y):
+        until_s = time.monotonic() + 30.0
+        while os.environ.get("FLODL_RANK") == "2" and not gate.exists() and time.monotonic() < until_s:
+            time.sleep(0.001)
+        return (model(x) - y).square().mean()
+
+    def on_record(record):
+        if record["kind"] == "commit" and record["version"] == 3:
+            gate.touch()
+
+    supervision.use(on_record=on_record)
+    result = make(None, loss_of, devices=["cpu"] * 3).fit(data, epochs=4, batch_size=2, eval_data=data)
+    supervision.check_coverage(240, range(4))
+    assert supervision.kinds("commit")[2]["late"] == (2,)
+    assert result.ranks.samples == 960
+    assert not any(rank.lost for rank in result.ranks.ranks)
+
+
+def test_cadence_on_two_ranks_waits_for_both(make, data, supervision):
+    make().fit(data, epochs=2, batch_size=2)
+    assert not any(record["late"] for record in supervision.kinds("commit"))
 
 
 def test_async_covers_each_sample_once_and_trains(make, data, supervision):

@@ -58,7 +58,7 @@ class Coordinator:
         elif isinstance(event, Reduced):
             reductions.reduced(run, event, now_ms)
         elif isinstance(event, Tick):
-            _tick(run, now_ms)
+            _tick(run, event, now_ms)
         elif isinstance(event, Joined):
             _join(run, event.rank)
         elif isinstance(event, Lost):
@@ -81,6 +81,13 @@ class Coordinator:
         if run.round is not None:
             return min(due, run.round.deadline_ms)
         return min(due, run.meeting.closing_ms)
+
+    def suspects(self, now_ms: float) -> list[int]:
+        """Return the ranks that did not answer in time. A `Tick` ends those that it does not call alive."""
+        run = self.run
+        if run.status != RUNNING:
+            return []
+        return sorted({*run.planner.overdue(run.seats, now_ms), *_late_in_reduction(run, now_ms)})
 
     def outstanding(self) -> list[Command]:
         """Return the commands that ranks are working on, to repeat them after a restart of the supervisor."""
@@ -159,14 +166,22 @@ def _join(run: RunState, rank: int) -> None:
         run.membership.join(rank)
 
 
-def _tick(run: RunState, now_ms: float) -> None:
-    """Evict ranks that are silent for too long."""
+def _tick(run: RunState, event: Tick, now_ms: float) -> None:
+    """Evict ranks that are late and show no sign of life; look again later at the others."""
     for rank in run.planner.overdue(run.seats, now_ms):
-        _evict(run, rank, "it did not finish its batches within the deadline", now_ms)
-    found = run.round
-    if found is not None and found.deadline_ms <= now_ms:
-        for rank in sorted(found.waiting):
+        if rank not in event.alive:
+            _evict(run, rank, "it did not finish its batches within the deadline", now_ms)
+    run.planner.postpone(run.seats, now_ms)
+    for rank in _late_in_reduction(run, now_ms):
+        if rank not in event.alive:
             _evict(run, rank, "it did not finish the reduction within the deadline", now_ms)
+    if _late_in_reduction(run, now_ms) and run.round is not None:
+        run.round.deadline_ms = now_ms + run.settings.suspicion.again_ms
+
+
+def _late_in_reduction(run: RunState, now_ms: float) -> list[int]:
+    found = run.round
+    return [] if found is None or found.deadline_ms > now_ms else sorted(found.waiting)
 
 
 def _evict(run: RunState, rank: int, reason: str, now_ms: float) -> None:

@@ -74,7 +74,12 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passed; send one at `Coordinator.wake_ms`."""
+    """Time passed; send one at `Coordinator.wake_ms`.
+
+    `alive` names those of `Coordinator.suspects` that show signs of life: they are late, and not lost.
+    """
+
+    alive: tuple[int, ...] = ()
 
 
 Event = Joined | Leaving | Arrived | Reduced | Failed | Lost | Tick

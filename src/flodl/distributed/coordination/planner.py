@@ -145,10 +145,20 @@ class Planner:
 
     def overdue(self, seats: dict[int, Seat], now_ms: float) -> list[int]:
         """Return the ranks whose plans should have been finished long ago."""
-        found = []
+        if self.next_deadline_ms(seats) > now_ms:
+            return []
+        return [
+            rank
+            for when, plan, rank in sorted(self._deadlines)
+            if when <= now_ms and rank in seats and seats[rank].plan == plan and seats[rank].lease is not None
+        ]
+
+    def postpone(self, seats: dict[int, Seat], now_ms: float) -> None:
+        """Look again later at all that is overdue."""
+        again_ms = now_ms + self._suspicion.again_ms
         while self.next_deadline_ms(seats) <= now_ms and self._deadlines:
-            found.append(heapq.heappop(self._deadlines)[2])
-        return found
+            _, plan, rank = self._deadlines[0]
+            heapq.heapreplace(self._deadlines, (again_ms, plan, rank))
 
     def state(self) -> dict[str, Any]:
         return {"num_plans": self.num_plans, "deadlines": [list(each) for each in sorted(self._deadlines)]}

@@ -53,6 +53,7 @@ def _reduce(run: RunState, found: Round, reason: str, now_ms: float) -> None:
     suspicion = run.settings.suspicion
     known_ms = run.reduce_ms
     timeout_ms = suspicion.first_reduce_ms if known_ms is None else suspicion.deadline_ms(known_ms)
+    timeout_ms *= found.patience
     found.begin(holders[0], run.membership.generation, timeout_ms)
     found.scale = _scale(run, found)
     found.deadline_ms = now_ms + timeout_ms + suspicion.answer_ms
@@ -162,6 +163,9 @@ def _repeat(run: RunState, found: Round, lost: set[int], now_ms: float) -> None:
     else:
         for lease, _ in left:
             run.epochs.give_back(lease)
+    if not lost:
+        # All members live: they may need more time, on a machine that is busy.
+        found.patience *= 2.0
     found.remove(lost)
     why = found.failures[0] if found.failures else "its members are lost"
     # A process group that failed cannot be used again. Ranks that join wait for the next window.

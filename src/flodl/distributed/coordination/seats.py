@@ -71,7 +71,7 @@ class Round:
 
     __slots__ = ("attempt", "bases", "deadline_ms", "divergence", "donor", "failures", "generation", "late",
                  "members",
-                 "reduce_ms", "scale", "timeout_ms", "waiting", "weights", "work")  # fmt: skip
+                 "patience", "reduce_ms", "scale", "timeout_ms", "waiting", "weights", "work")  # fmt: skip
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Round:
         self.work, self.late = work, late
         self.attempt = 0
         self.deadline_ms = 0.0
-        self.scale = 1.0
+        self.scale = self.patience = 1.0
         self.begin(NO_VERSION, 0, 0.0)
 
     def begin(self, donor: int, generation: int, timeout_ms: float) -> None:
@@ -116,6 +116,7 @@ class Round:
             "late": list(self.late),
             "donor": self.donor,
             "scale": self.scale,
+            "patience": self.patience,
             "attempt": self.attempt,
             "generation": self.generation,
             "waiting": sorted(self.waiting),
@@ -137,7 +138,7 @@ class Round:
         found.waiting, found.failures = set(state["waiting"]), list(state["failures"])
         found.reduce_ms, found.divergence = state["reduce_ms"], state["divergence"]
         found.timeout_ms, found.deadline_ms = state["timeout_ms"], state["deadline_ms"]
-        found.scale = state["scale"]
+        found.scale, found.patience = state["scale"], state["patience"]
         return found
 
 

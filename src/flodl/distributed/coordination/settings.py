@@ -44,7 +44,9 @@ class MeetingSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuspicionSettings:
-    """When a silent rank counts as lost: after `factor` times the predicted time, and never below the floor.
+    """When a rank is suspected: after `factor` times the predicted time, and never below the floor.
+
+    A rank that is suspected and shows no sign of life counts as lost; any other one is only late.
 
     >>> SuspicionSettings().deadline_ms(2000.0), SuspicionSettings().deadline_ms(None)
     (6000.0, 600000.0)
@@ -58,6 +60,8 @@ class SuspicionSettings:
     # A reduction that hangs blocks all members. Those that live report a timeout; the others do not, for this
     # much longer.
     answer_ms: float = 1000.0
+    # When to look again at a rank that is late.
+    again_ms: float = 1000.0
 
     def deadline_ms(self, predicted_ms: float | None) -> float:
         if predicted_ms is None:

@@ -4,6 +4,7 @@ from .channel import Channel, Connection, Frames, Link, SocketChannel, to_frame
 from .faults import Fault, Faults
 from .messages import (
     Adopted,
+    Beat,
     Consensus,
     Donate,
     Donation,
@@ -21,6 +22,7 @@ from .worker import RankInfo, Trained, Worker, WorkerFactory
 
 __all__ = [
     "Adopted",
+    "Beat",
     "Channel",
     "Connection",
     "Consensus",

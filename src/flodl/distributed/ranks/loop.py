@@ -36,6 +36,7 @@ class RankLoop:
         self._info, self._worker, self._averaging = info, worker, averaging
         self._inbox, self._channel, self._faults = inbox, channel, faults
         self.doing, self.step = "starting", 0
+        self._num_messages = 0
         self._position = Position(0.0, 1.0)
         self._last_steps = 0
         self._free_since_s: float | None = None
@@ -52,12 +53,18 @@ class RankLoop:
             Tell: ("adopting settings", lambda message: self._worker.told(message.data)),  # type: ignore[attr-defined]
         }
 
+    @property
+    def progress(self) -> int:
+        """A number that changes with each batch and each message."""
+        return self._num_messages + self.step
+
     def run(self) -> None:
         """Take part until the supervisor ends it."""
         self._channel.send(Report(Joined(self._info.rank)))
         while True:
             self.doing = "waiting for the supervisor"
             message = self._inbox.next()
+            self._num_messages += 1
             if isinstance(message, End):
                 return
             self.doing, handler = self._handlers[type(message)]

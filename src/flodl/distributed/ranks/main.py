@@ -17,6 +17,7 @@ from .faults import Faults
 from .inbox import Inbox, end_own_group
 from .loop import RankLoop
 from .messages import Failure, Start
+from .pulse import Pulse
 
 _PR_SET_PDEATHSIG = 1
 
@@ -59,6 +60,7 @@ def run_rank(channel: Channel, start: Start) -> int:
     """Train until the supervisor ends the rank; report an error to it. Return the exit code."""
     loop: RankLoop | None = None
     inbox = Inbox(channel)
+    pulse = Pulse(channel, start.beat_s, lambda: 0 if loop is None else loop.progress)
     try:
         loop = make_loop(channel, inbox, start)
         loop.run()
@@ -67,6 +69,8 @@ def run_rank(channel: Channel, start: Start) -> int:
         with suppress(OSError):
             channel.send(failure_of(error, start, *where))
         return 1
+    finally:
+        pulse.close()
     return 0
 
 

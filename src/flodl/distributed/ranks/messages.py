@@ -31,6 +31,8 @@ class Start:
     digests: bool = False
     # CPU threads of operators; None keeps torch's choice.
     threads: int | None = None
+    # Seconds between two signs of life.
+    beat_s: float = 1.0
     faults: tuple[Fault, ...] = ()
 
 
@@ -84,6 +86,13 @@ class Report:
 
     event: Event
     extras: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A sign of life. `progress` is another number after each batch and each message that was handled."""
+
+    progress: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,8 @@ class _Simulation:
                 now_ms = until_ms
                 break
             if wake_ms < next_ms:
-                self.tell(now_ms, _TICK)
+                alive = tuple([rank for rank in coordinator.suspects(now_ms) if self.is_up[rank]])
+                self.tell(now_ms, Tick(alive) if alive else _TICK)
             elif queue:
                 _, _, kind, rank, value = heapq.heappop(queue)
                 self.happen(now_ms, kind, rank, value)

@@ -9,7 +9,7 @@ from typing import Any
 
 from flodl.core import log
 from flodl.distributed.coordination import Arrived, Failed, Joined, Lost, Reduced
-from flodl.distributed.ranks import Adopted, Consensus, Donation, Failure, Report, Saved
+from flodl.distributed.ranks import Adopted, Beat, Consensus, Donation, Failure, Report, Saved
 
 from .orders import carry_out, finish_transfer, forget
 from .outcome import SaveReport
@@ -59,6 +59,10 @@ def _note_link(run: Run, member: Member, backend: str, reason: str) -> None:
         return
     run.note("link", rank=member.rank, backend=backend, reason=reason)
     log.verbose("rank %d averages over %s: %s", member.rank, backend, reason)
+
+
+def _beat(run: Run, member: Member, message: Beat) -> None:
+    run.hearing.advance(member.rank, message.progress)
 
 
 def _adopted(run: Run, member: Member, message: Adopted) -> None:
@@ -136,6 +140,7 @@ def lose(run: Run, member: Member, reason: str) -> None:
 
 _ANSWERS: dict[type, Callable[[Run, Member, Any], None]] = {
     Report: _report,
+    Beat: _beat,
     Adopted: _adopted,
     Saved: _saved,
     Donation: _donation,

@@ -133,6 +133,7 @@ def _evict(run: Run, command: Evict) -> None:
 
 def forget(run: Run, rank: int) -> None:
     """Replace a rank that is gone in saves and transfers."""
+    run.hearing.forget(rank)
     run.ledger.forget(rank)
     if rank in run.transfers:
         finish_transfer(run, rank, None, "it is gone")

@@ -1,15 +1,16 @@
-"""The living ranks of a run, and their messages."""
+"""The living ranks of a run, their messages, and their signs of life."""
 
 from __future__ import annotations
 
 import selectors
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 from .launcher import RankProcess, RankSpec, wait_for_exit
+from .settings import SupervisorSettings
 
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 # How often to look for processes that ended, where the system does not tell.
@@ -58,6 +59,8 @@ class Roster:
         self._members: dict[int, Member] = {}
         # Where ranks ran that are lost and not replaced.
         self.lost: list[RankSpec] = []
+        # Ranks that sent something, also parts of messages, since the last wait.
+        self.heard: set[int] = set()
         self._selector = selectors.DefaultSelector()
         self._waker, self._wakes = socket.socketpair()
         self._wakes.setblocking(False)
@@ -110,6 +113,7 @@ class Roster:
         if any(member.process.sentinel is None for member in self._members.values()):
             timeout_s = _POLL_S if timeout_s is None else min(timeout_s, _POLL_S)
         found: list[tuple[Member, Any]] = []
+        self.heard.clear()
         gone: dict[int, Member] = {}
         for key, mask in self._selector.select(timeout_s):
             if key.data is None:
@@ -139,6 +143,7 @@ class Roster:
             found += [(member, message) for message in member.process.link.receive() or ()]
         except EOFError:
             return False
+        self.heard.add(member.rank)
         return True
 
     def _bury(self, member: Member, found: list[tuple[Member, Any]]) -> str:
@@ -170,3 +175,55 @@ class Roster:
         self._selector.close()
         self._waker.close()
         self._wakes.close()
+
+
+class Hearing:
+    """Remembers when each rank was last heard of, and when it last made progress.
+
+    Only time in which the supervisor listened counts: if the whole machine stands still, nobody is silent.
+    Call `listen` after each wait, of at most `beat_s` seconds, and then `hear` for what was received.
+
+    >>> seconds = iter([0.0, 1.0, 60.0, 61.0, 62.0])
+    >>> hearing = Hearing(SupervisorSettings(beat_s=1.0, silence_s=2.0), lambda: next(seconds))
+    >>> hearing.listen()
+    >>> hearing.hear(0)
+    >>> hearing.listen()
+    >>> hearing.is_alive(0)
+    True
+    >>> hearing.listen()
+    >>> hearing.is_alive(0)
+    False
+    """
+
+    def __init__(self, settings: SupervisorSettings, seconds: Callable[[], float] = time.monotonic) -> None:
+        self._settings, self._seconds = settings, seconds
+        self._last_s = seconds()
+        self._listened_s = 0.0
+        self._heard_s: dict[int, float] = {}
+        self._progress: dict[int, tuple[int, float]] = {}
+
+    def listen(self) -> None:
+        """Time passed since the last call, in which what ranks sent would have been heard."""
+        now_s = self._seconds()
+        self._listened_s += min(now_s - self._last_s, self._settings.beat_s)
+        self._last_s = now_s
+
+    def hear(self, rank: int) -> None:
+        """A rank sent something."""
+        self._heard_s[rank] = self._listened_s
+
+    def advance(self, rank: int, progress: int) -> None:
+        """A rank reported how far it is."""
+        if rank not in self._progress or self._progress[rank][0] != progress:
+            self._progress[rank] = (progress, self._listened_s)
+
+    def forget(self, rank: int) -> None:
+        self._heard_s.pop(rank, None)
+        self._progress.pop(rank, None)
+
+    def is_alive(self, rank: int) -> bool:
+        """Return whether the rank was heard of lately, and is not stuck."""
+        settings, never = self._settings, -float("inf")
+        silent_s = self._listened_s - self._heard_s.get(rank, never)
+        stuck_s = self._listened_s - self._progress.get(rank, (0, never))[1]
+        return silent_s < settings.silence_s and stuck_s < settings.stuck_s

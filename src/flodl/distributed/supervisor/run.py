@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flodl.core import log
-from flodl.distributed.coordination import Command, Coordinator, Event, Plan, Reduce, SavePoint
+from flodl.distributed.coordination import Command, Coordinator, Event, Plan, Reduce, SavePoint, Tick
 from flodl.distributed.ranks import Consensus, Failure, Save, Tell
 
 from .clock import Clock
 from .journal_file import JournalFile
 from .ledger import CommitReport, Ledger
 from .outcome import SaveReport
-from .roster import Roster
+from .roster import Hearing, Roster
 from .run_log import RunLog
 from .settings import SupervisorSettings
 
@@ -85,6 +85,10 @@ class Run:
     over: Over | None = None
     # The last message of the caller to all workers, for those that join.
     told: Tell | None = None
+    hearing: Hearing = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hearing = Hearing(self.settings)
 
     def tell(self, event: Event) -> None:
         """Pass an event to the coordinator, and queue what it asks for."""
@@ -112,7 +116,12 @@ class Run:
             self.over = Over(status, reason, is_error)
             self.pending.clear()
 
-    def deadline_in_s(self) -> float | None:
+    def tick(self) -> None:
+        """Tell the coordinator that time passed, and which of the ranks that are late show signs of life."""
+        suspects = self.coordinator.suspects(self.clock.now_ms())
+        self.tell(Tick(tuple(rank for rank in suspects if self.hearing.is_alive(rank))))
+
+    def deadline_in_s(self) -> float:
         """Return how long to wait for ranks at most, before a deadline has to be checked."""
         now_s = time.monotonic()
         deadlines = [transfer.deadline_s - now_s for transfer in self.transfers.values()]
@@ -123,8 +132,7 @@ class Run:
                 deadlines.append(member.started_s + self.settings.start_s - now_s)
         if not self.clock.is_paused:
             deadlines.append((self.coordinator.wake_ms - self.clock.now_ms()) / 1000.0)
-        soonest = min(deadlines, default=float("inf"))
-        return None if soonest == float("inf") else max(0.0, soonest)
+        return max(0.0, min([*deadlines, self.settings.beat_s]))
 
     @property
     def is_stuck(self) -> bool:

@@ -26,13 +26,18 @@ class SupervisorSettings:
     # At the end, for the consensus and for the exit of a process.
     fetch_s: float = 120.0
     end_s: float = 10.0
+    # Ranks send a sign of life this often. One that is late counts as lost after this silence, and one that
+    # is heard of, if it did not finish a batch for so long.
+    beat_s: float = 1.0
+    silence_s: float = 5.0
+    stuck_s: float = 180.0
     # How many lost ranks are replaced by new ones.
     restarts: int = 0
     # Ranks hash each version that they adopt; the run log shows that replicas are identical.
     digests: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("start_s", "save_s", "donate_s", "fetch_s", "end_s"):
+        for name in ("start_s", "save_s", "donate_s", "fetch_s", "end_s", "beat_s", "silence_s", "stuck_s"):
             if not getattr(self, name) > 0.0:
                 raise DistributedError(f"expected a number above 0, got {getattr(self, name)!r}.", path=name)
         if not is_integer(self.restarts, at_least=0):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from flodl.core import DistributedError
 from flodl.core.interrupts import uninterrupted
-from flodl.distributed.coordination import Coordinator, CoordinatorSettings, Leaving, Tick
+from flodl.distributed.coordination import Coordinator, CoordinatorSettings, Leaving
 from flodl.distributed.coverage import Epochs
 from flodl.distributed.ranks import Fault, RankInfo, Start, Tell, WorkerFactory
 
@@ -31,8 +31,6 @@ from .signals import ending_on_signals
 
 if TYPE_CHECKING:
     from flodl.distributed.reduction import FlatState, Reducer
-
-_TICK = Tick()
 
 
 def default_reducer(state: FlatState, *, keep_local: bool) -> Reducer:
@@ -152,14 +150,18 @@ class Supervisor:
     def _turn(self) -> None:
         """Wait for what happens next, and handle it."""
         run = self._run
-        for member, message in run.roster.wait(0.0 if self._requests else run.deadline_in_s()):
+        received = run.roster.wait(0.0 if self._requests else run.deadline_in_s())
+        run.hearing.listen()
+        for rank in run.roster.heard:
+            run.hearing.hear(rank)
+        for member, message in received:
             handle(run, member, message)
         while self._requests:
             self._requests.popleft()()
         self._check_deadlines()
         is_due = not run.clock.is_paused and run.coordinator.wake_ms <= run.clock.now_ms()
         if is_due and run.over is None:
-            run.tell(_TICK)
+            run.tick()
         carry_out(run)
         self._replace_lost()
         if run.is_stuck and not self._requests:
@@ -183,6 +185,7 @@ class Supervisor:
             is_ahead=run.coordinator.run.settings.meeting.max_ahead > 0,
             digests=run.settings.digests,
             threads=spec.threads or _threads(spec, len(self._specs)),
+            beat_s=run.settings.beat_s,
             faults=self._faults,
         )
         run.roster.send(rank, start)
