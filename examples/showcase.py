@@ -61,13 +61,20 @@ def head() -> Graph:
 def build() -> Graph:
     spectral = FlowBuilder(nn.Linear(HIDDEN, 4)).through(torch.sin).tag("waves").label("spectrum").build()
     scale = FlowBuilder(nn.Linear(2, 2)).through(nn.Tanh()).label("scale").build()
+    bounds = (
+        FlowBuilder()
+        .split({"low": torch.amin, "high": torch.amax})
+        .output("low", "high")
+        .label("range")
+        .build()
+    )
     norm = nn.BatchNorm1d(HIDDEN)
     refine = FlowBuilder(nn.Linear(HIDDEN, HIDDEN)).through(nn.SiLU()).through(norm).label("refine").build()
     deep = FlowBuilder(nn.Linear(HIDDEN, HIDDEN)).through(nn.ReLU()).label("deep").build()
     return (
         FlowBuilder(nn.Linear(2, HIDDEN)).input("ctx").tag("input")
         .through(nn.GELU()).through(nn.LayerNorm(HIDDEN)).through(nn.RMSNorm(HIDDEN)).through(Blend()).using("ctx")
-        .fork(spectral).tag("spectral")
+        .fork(spectral).tag("spectral").fork(bounds).tag("bounds")
         .split([head(), head()]).merge("mean")
         .also(nn.Linear(HIDDEN, HIDDEN))
         .also_with(nn.Identity(), nn.Linear(HIDDEN, HIDDEN)).through(nn.Dropout(0.1))

@@ -273,10 +273,10 @@ def test_lazy_modules_get_their_shapes_at_the_first_call():
     assert "16 parameters" in model.tree_summary()
 
 
-@pytest.mark.parametrize("named", [{}, {"input": 1}, {"x": 1}])
+@pytest.mark.parametrize("named", [{}, {"x": 1}])
 def test_a_call_without_the_stream_says_how_to_call(named):
     got = "0 by position" + (f" and {next(iter(named))} by name" if named else "")
-    words = f"the graph takes 1 input, got {got}. The first input is passed by position. Call it as model.x.."
+    words = f"the graph takes 1 input, got {got}. Call it as model.x.."
     with pytest.raises(InputError, match=words):
         FlowBuilder(nn.Linear(2, 2)).build()(**named)
 

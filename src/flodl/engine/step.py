@@ -18,6 +18,7 @@ from flodl.core.usage.attributes import fix_attributes
 from flodl.core.usage.calls import explain_creation
 from flodl.optim import Schedule, ScheduleBridge, apply
 
+from .batch.keywords import by_position, taking_a_dict
 from .batch.samples import ambiguous_samples, leading_lengths, num_samples
 from .batch.signature import Signature, signature
 from .device.memory import memory_use
@@ -27,7 +28,7 @@ from .mistakes.explain import explained
 from .mistakes.first_call import check_mode, check_restarted, check_schedulers, explain_loss
 from .mistakes.parameters import CHECK_EVERY, TrainedParameters
 from .mistakes.skipped_updates import SkippedUpdates
-from .mistakes.step_function import check_step_function, named_arguments
+from .mistakes.step_function import check_step_function
 from .mistakes.update_errors import explained_update
 from .optimizer.prepare import prepare
 from .program.accumulation import Window
@@ -98,6 +99,7 @@ class TrainStep:
         readiness = prepare(optimizer)
         if tail == "pad":
             check_takes_mask(step_fn)
+        step_fn = taking_a_dict(step_fn)
         if reduce_gradients is not None:
             check_tail_on_ranks(tail)
         self._window = Window(accumulate)
@@ -214,7 +216,7 @@ class TrainStep:
 
     def __call__(self, *batch: Any, **named: Any) -> Tensor:
         if named:
-            raise named_arguments(self._body.step_fn, batch, named)
+            batch = by_position(self._body.step_fn, batch, named)
         lane = self._controller.lane
         if lane is None or (loss := lane(batch)) is None:
             return self._run(batch)

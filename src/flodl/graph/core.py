@@ -16,9 +16,11 @@ from flodl.core.paths import suggestion
 from .control.control import Control, explain_tracing
 from .control.traces import Traces
 from .first_calls import FirstCalls
+from .forward import MISSING, of_class, rebuild
 from .plan.codegen import Source, bind, generate
 from .plan.error_path import describe_value, one_line_repr, prepend_path
 from .plan.memory import Memory, restore_all_where
+from .plan.outputs import NamedOutputs
 from .plan.overwriting import watched
 from .plan.shapes import MergeShapeError, explain_cat
 from .plan.signature import Accepts, method
@@ -27,7 +29,6 @@ from .plan.spec import Spec
 Initial = Any
 # This string enters the structural hash, so it must not change.
 _STORED = "held as a parameter or buffer"
-_NO_INPUT: Any = object()
 
 
 class GraphCore(nn.Module):
@@ -62,6 +63,17 @@ class GraphCore(nn.Module):
         return self._spec
 
     @property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of the inputs, in the order of `forward`: the stream, then the declared ones."""
+        return self._spec.all_input_names
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The names of the outputs that `output` declared; empty if the graph returns a single value."""
+        function = self._spec.nodes[self._spec.output].function
+        return function.names if isinstance(function, NamedOutputs) else ()
+
+    @property
     def label(self) -> str | None:
         """The name of this graph inside a parent graph."""
         return self._spec.label
@@ -83,10 +95,10 @@ class GraphCore(nn.Module):
             graph._memory.forget_tags()
             graph._replan()
 
-    def forward(self, input: Any = _NO_INPUT, /, *others: Any, **named: Any) -> Any:
+    def forward(self, input: Any = MISSING, *others: Any, **named: Any) -> Any:
         if others or named or self._num_inputs != 1:
             others = self._ordered(input, others, named)
-        elif input is _NO_INPUT:
+        elif input is MISSING:
             raise self._wrong_inputs(0, named)
         program = self._program
         if not torch.compiler.is_dynamo_compiling():
@@ -215,20 +227,20 @@ class GraphCore(nn.Module):
         names = self._spec.input_names
         missing = names[len(others) :]
         if (
-            input is not _NO_INPUT
+            input is not MISSING
             and len(missing) == len(named)
             and len(others) <= len(names)
             and all(name in named for name in missing)
         ):
             return others + tuple(named[name] for name in missing)
-        raise self._wrong_inputs((input is not _NO_INPUT) + len(others), named)
+        raise self._wrong_inputs((input is not MISSING) + len(others), named)
 
     def _wrong_inputs(self, by_position: int, named: dict[str, Any]) -> InputError:
-        wanted = ", ".join(["x", *(f"{name}=…" for name in self._spec.input_names)])
+        first = "x" if self.input_names[0] == "input" else self.input_names[0]
+        wanted = ", ".join([first, *(f"{name}=…" for name in self._spec.input_names)])
         got = f"{by_position} by position" + (f" and {', '.join(named)} by name" if named else "")
-        stream = "" if by_position else " The first input is passed by position."
         return InputError(
-            f"the graph takes {self._num_inputs} input{'s' * (self._num_inputs != 1)}, got {got}.{stream} "
+            f"the graph takes {self._num_inputs} input{'s' * (self._num_inputs != 1)}, got {got}. "
             f"Call it as model({wanted})."
         )
 
@@ -269,6 +281,10 @@ class GraphCore(nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._memory.move(fn)
         return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        cls, names = of_class(type(self))
+        return (rebuild, (cls, names), self.__getstate__()) if names else super().__reduce_ex__(protocol)
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)

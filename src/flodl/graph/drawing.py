@@ -89,7 +89,7 @@ class GraphDrawing(GraphCore):
 
     def _last_profile(self, example: Any, caller: str) -> Profile:
         if example is not None:
-            args, named = inputs_of(example)
+            args, named = inputs_of(example, self.input_names[0])
             return self.profile(*args, **named)
         if self._measured.profile is None:
             raise PictureError(

@@ -40,22 +40,6 @@ def test_a_batch_with_other_parts_than_the_function_takes_raises(batch, message:
     assert isinstance(raised.value, TypeError)
 
 
-def test_a_batch_by_keyword_raises() -> None:
-    with pytest.raises(
-        StepError, match=r"keyword arguments \(x, y\). Pass the batch by position: step\(x, y\)"
-    ):
-        new_step()(x=X, y=Y)
-
-
-def test_a_value_by_keyword_next_to_the_batch_raises_with_the_whole_batch() -> None:
-    with pytest.raises(
-        StepError, match=r"\(epoch\). Pass the batch alone, by position: step\(x, y\). To use epoch in the"
-    ):
-        new_step()(X, Y, epoch=1)
-    with pytest.raises(StepError, match=r"\(y\). Pass the batch by position: step\(x, y\)"):
-        new_step()(X, y=Y)
-
-
 @pytest.mark.parametrize(
     ("step_fn", "message"),
     [

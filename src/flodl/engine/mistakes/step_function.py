@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from ..batch.keywords import takes_names
 from ..errors import StepCallError
 from ..settings import StepFunction
 from .batch_text import batch_text
@@ -43,24 +44,11 @@ def check_step_function(step_fn: Callable[..., Any], model: nn.Module) -> None:
         )
 
 
-def named_arguments(step_fn: StepFunction, batch: tuple[Any, ...], named: Mapping[str, Any]) -> StepCallError:
-    """Return the error for a step that was called with keyword arguments."""
-    try:
-        own = [*inspect.signature(step_fn).parameters][1:]
-    except (TypeError, ValueError):
-        own = []
-    told = f"the step was called with keyword arguments ({', '.join(named)})."
-    if not own or set(named) <= set(own):
-        return StepCallError(f"{told} Pass the batch by position: step({', '.join(own or named)}).")
-    other = ", ".join(name for name in named if name not in own)
-    return StepCallError(
-        f"{told} Pass the batch alone, by position: step({', '.join(own)}). To use {other} in the step "
-        "function, add a parameter to it, and pass the value by position, as part of the batch."
-    )
-
-
 def signature_mismatch(step_fn: StepFunction, batch: tuple[Any, ...], extra: Iterable[str]) -> str | None:
     """Return what is wrong if a step function cannot be called with such a batch."""
+    own = takes_names(step_fn)
+    if own is not None:
+        return _keyword_mismatch(own, batch, extra)
     function: Any = step_fn.forward if isinstance(step_fn, nn.Module) else step_fn
     try:
         signature = inspect.signature(function)
@@ -73,6 +61,18 @@ def signature_mismatch(step_fn: StepFunction, batch: tuple[Any, ...], extra: Ite
             f"the step function {signature_text(step_fn)} is called with the model and {_parts(batch)}: "
             f"{mismatch}. {_how_to_call(signature, batch)}"
         )
+    return None
+
+
+def _keyword_mismatch(own: StepFunction, batch: tuple[Any, ...], extra: Iterable[str]) -> str | None:
+    """Return what is wrong with the batch of a step function that takes it by keyword."""
+    told = f"the step function {signature_text(own)} takes the batch by keyword"
+    if len(batch) != 1 or not isinstance(batch[0], Mapping):
+        return f"{told}, and is called with the model and {_parts(batch)}. Write step(**batch)."
+    try:
+        inspect.signature(own).bind(None, **batch[0], **dict.fromkeys(extra))
+    except TypeError as mismatch:
+        return f"{told}, and the batch is {batch_text(batch)}: {mismatch}."
     return None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import keyword
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -13,7 +12,9 @@ from flodl.core.paths import check_name, suggestion
 
 from ..control import Gate, Loop, Map, Switch
 from ..core import Initial, check_initial
+from ..forward import with_inputs
 from ..graph import Graph
+from ..plan.outputs import NamedOutputs
 from ..plan.spec import Kind, MergeOp
 from .continuations import LoopBuilder, Make, MapBuilder
 from .draft import (
@@ -32,10 +33,12 @@ from .draft import (
     no_such_method,
     type_name,
 )
+from .gates import make_gate
 from .labels import Labels
 from .merging import takes_values_one_by_one
-from .names import check_child_name, check_initial_names
+from .names import check_child_name, check_initial_names, check_input_name
 from .notes import check_in_place, note_one_module, note_second_build, note_unread
+from .outputs import check_all_returned, check_outputs
 from .shape_check import check_shapes
 
 Merge = Literal["add", "mean", "mul", "max", "cat"] | Target
@@ -58,7 +61,7 @@ class FlowBuilder(Unfinished):
     ('output',)
     """
 
-    def __init__(self, entry: Target | None = None, *more: Target) -> None:
+    def __init__(self, entry: Target | None = None, *more: Target, input: str | None = None) -> None:
         check_one_argument("FlowBuilder", more, "FlowBuilder(first).through(second)")
         self._drafts: list[Draft] = []
         self._tagged: dict[str, Draft] = {}
@@ -72,7 +75,9 @@ class FlowBuilder(Unfinished):
         self._fresh_fork: Draft | None = None
         self._unclosed: Unfinished | None = None
         self._was_built = False
-        self._input = self._add("input", "input")
+        self._input = self._add("input", "input" if input is None else check_input_name(input))
+        if input is not None:
+            self._tagged[input] = self._input
         self._streams = [self._input]
         if entry is not None:
             self.through(check_target(entry, "FlowBuilder"))
@@ -191,12 +196,7 @@ class FlowBuilder(Unfinished):
         if not names:
             raise BuildError("input() declares nothing. Name the inputs: input('ctx').")
         for name in names:
-            check_name(name, "input")
-            if not name.isidentifier() or keyword.iskeyword(name) or name in ("input", "self"):
-                raise TagError(
-                    f"the input {name!r} cannot be a keyword argument. Use a different name, such as 'ctx'."
-                )
-            self._check_free(name)
+            self._check_free(check_input_name(name))
             if name in self._pending:
                 raise RefError(
                     f"using({name!r}) comes before input({name!r}), so it would read the value of the "
@@ -208,6 +208,20 @@ class FlowBuilder(Unfinished):
             self._name(self._add("input", name), name)
         return self
 
+    def output(self, *names: str, **renamed: str) -> FlowBuilder:
+        """Return several tagged values, as a dict with the names of the tags: `output("logits", "value")`.
+
+        `output(scores="logits")` returns the tag `logits` under the name `scores`. Call it last.
+        """
+        bound = check_outputs(names, renamed, self._tagged)
+        self._check_closed()
+        open_streams = self._streams if len(self._streams) > 1 else []
+        check_all_returned(open_streams, [self._tagged[tag] for _, tag in bound])
+        function = NamedOutputs(tuple(name for name, _ in bound))
+        sources = [self._tagged[tag] for _, tag in bound]
+        node = self._add("merge", "outputs", target=function, sources=sources, merge_op="callable")
+        return self._flow([node])
+
     def loop_body(self, body: Target) -> LoopBuilder[FlowBuilder]:
         """Start a loop over the stream; for_n, while_cond or until_cond must follow."""
         body = check_target(body, "loop_body")
@@ -216,12 +230,35 @@ class FlowBuilder(Unfinished):
         self._unclosed = loop
         return loop
 
-    def gate(self, router: Target, experts: Sequence[Target], *more: Target) -> FlowBuilder:
-        """Run every expert and sum the outputs, weighted by the router."""
+    def gate(
+        self,
+        router: Target,
+        experts: Sequence[Target],
+        *more: Target,
+        top_k: int | None = None,
+        masked: bool = False,
+        weights: str | None = None,
+    ) -> FlowBuilder:
+        """Run every expert and sum the outputs, weighted by the router.
+
+        With `top_k`, only the experts with the largest weights run, each on the rows that are routed to it
+        (`masked=True`: on all rows, without a host sync). `weights` makes the router a node with this tag, so
+        that its output can be read, for example for a load balancing loss.
+        """
         check_one_argument("gate", more, "gate(router, [first, second])")
         found = check_targets(experts, "gate", each="expert", plural="experts")
         experts = [check_no_references(expert, "an expert") for expert in found]
-        flow = self._control("gate", Gate(check_target(router, "gate"), experts))
+        gate = make_gate(check_target(router, "gate"), experts, top_k, masked, is_named=weights is not None)
+        stream = self._stream("gate")
+        if weights is None:
+            flow = self._control("gate", gate)
+        else:
+            self._check_free(check_child_name(weights, "tag"))
+            routed = self._call(router, stream)
+            self._name(routed, weights)
+            node = self._call(gate, stream)
+            node.refs["weights"] = routed
+            flow = self._flow([node], bindable=[routed])
         note_one_module(experts, "gate", "experts")
         return flow
 
@@ -274,7 +311,7 @@ class FlowBuilder(Unfinished):
         modules = {
             key: draft.target for key, draft in zip(keys, order) if isinstance(draft.target, nn.Module)
         }
-        graph = Graph(spec, modules, self._initial)
+        graph: Graph = with_inputs(Graph, spec.all_input_names)(spec, modules, self._initial)
         note_unread(order, keys, self._streams[0], self._input)
         if self._was_built:
             note_second_build()

@@ -25,12 +25,13 @@ def check_shapes(graph: GraphCore, example: Any) -> None:
     """Run the graph on the meta device; an error names the failing node.
 
     `example` is a tensor, a tuple of all inputs in order, or a dict of inputs by name with the
-    stream under "input". The graph itself does not change: a copy with meta weights runs.
+    stream under its name. The graph itself does not change: a copy with meta weights runs.
     """
     if any(is_lazy(parameter) for parameter in graph.parameters()):
         log.verbose("shapes are not checked: a lazy module has no shapes before its first call.")
         return
-    args, named = inputs_of(pytree.tree_map_only(Tensor, lambda tensor: tensor.to("meta"), example))
+    on_meta = pytree.tree_map_only(Tensor, lambda tensor: tensor.to("meta"), example)
+    args, named = inputs_of(on_meta, graph.input_names[0])
     meta_copy = _meta_copy(graph)
     meta_copy.reset_state()
     try:

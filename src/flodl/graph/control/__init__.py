@@ -6,6 +6,7 @@ from .loop import Loop
 from .map import Map
 from .routing import ArgmaxSelector, FixedSelector, SigmoidRouter, SoftmaxRouter, TopKRouter
 from .switch import Switch
+from .top_k import TopKGate
 
 __all__ = [
     "ArgmaxSelector",
@@ -18,5 +19,6 @@ __all__ = [
     "SoftmaxRouter",
     "Switch",
     "ThresholdHalt",
+    "TopKGate",
     "TopKRouter",
 ]

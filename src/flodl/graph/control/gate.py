@@ -64,6 +64,10 @@ class Gate(Control):
             )
         if weights.shape[-1] != self.num_experts:
             raise _wrong_width(weights.shape[-1], self.num_experts)
+        return self.mix(weights, stream)
+
+    def mix(self, weights: Tensor, stream: Any) -> Tensor:
+        """Run the experts and sum their outputs, weighted."""
         outputs = [self._run(name, stream) for name in self._expert_names]
         _check_shapes(weights, outputs)
         _check_batch(weights, outputs[0], stream)

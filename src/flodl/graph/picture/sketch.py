@@ -60,7 +60,7 @@ class _Artist:
                 tags = tuple(tag for tag in spec.tags_of.get(index, ()) if tag != node.key)
                 heads = readers.get(index, [])
                 if is_root or tags or len(heads) != 1 or spec.output == index:
-                    name = node.key if index else "input" * is_root
+                    name = node.key if index else spec.all_input_names[0] * is_root
                     drawn[index] = _input(name, prefix + node.key, tags, is_root=is_root)
                     heads = [drawn[index].entry]
                 entries[node.key] = heads[0]

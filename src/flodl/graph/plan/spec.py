@@ -51,6 +51,13 @@ class Spec:
     label: str | None = None
 
     @cached_property
+    def all_input_names(self) -> tuple[str, ...]:
+        """The names of all inputs, the stream first."""
+        stream = self.nodes[0].key
+        # A tag may take the default name of the stream, and the node of the stream gets another key.
+        return ("input" if stream == "input_0" else stream, *self.input_names)
+
+    @cached_property
     def tag_index(self) -> dict[str, int]:
         """Map each tag to its position among the tags (not to its node)."""
         return {name: position for position, (name, _) in enumerate(self.tags)}
@@ -89,18 +96,18 @@ class Spec:
         return found
 
 
-def inputs_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return args and kwargs of an example: a tensor, a tuple, or a dict with the stream as "input".
+def inputs_of(example: Any, stream: str = "input") -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return args and kwargs of an example: a tensor, a tuple, or a dict with the stream under its name.
 
     >>> inputs_of({"input": 1, "ctx": 2})
     ((1,), {'ctx': 2})
     """
     if isinstance(example, Mapping):
         named = dict(example)
-        if "input" not in named:
+        if stream not in named:
             names = ", ".join(map(repr, named)) or "nothing"
-            raise InputError(f"the example names {names}. Pass the stream as 'input'.")
-        return (named.pop("input"),), named
+            raise InputError(f"the example names {names}. Pass the stream as {stream!r}.")
+        return (named.pop(stream),), named
     if isinstance(example, tuple | list) and example and all(isinstance(size, int) for size in example):
         raise InputError(
             f"the example {example} is a shape. Pass a tensor: torch.zeros({', '.join(map(str, example))})."

@@ -1,0 +1,37 @@
+"""Checks of the named outputs of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from flodl.core import BuildError, RefError
+from flodl.core.paths import check_name, suggestion
+
+from .draft import Draft
+
+
+def check_outputs(
+    names: tuple[str, ...], renamed: Mapping[str, str], tagged: Mapping[str, Draft]
+) -> list[tuple[str, str]]:
+    """Return pairs of output name and tag; raise if a tag does not exist or a name is repeated."""
+    bound = [*zip(names, names), *renamed.items()]
+    if not bound:
+        raise BuildError("output() returns nothing. Name the tags to return: output('logits', 'value').")
+    for name, tag in bound:
+        check_name(name, "output")
+        if check_name(tag, "tag") not in tagged:
+            hint = suggestion(tag, tagged, known_as="tags")
+            raise RefError(f"output({tag!r}): this tag does not exist. Call tag before output. {hint}")
+    if len(dict(bound)) != len(bound):
+        raise BuildError(f"output({', '.join(map(repr, names))}) names an output twice. Name each once.")
+    return bound
+
+
+def check_all_returned(open_streams: Sequence[Draft], returned: Sequence[Draft]) -> None:
+    """Raise if streams are open and one of them is not returned: it would be lost."""
+    lost = [stream for stream in open_streams if stream not in returned]
+    if lost:
+        raise BuildError(
+            f"{len(open_streams)} streams are open, and output does not return {lost[0].describe()}. "
+            "Return every open stream, or call merge before output."
+        )
