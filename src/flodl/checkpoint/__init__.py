@@ -13,6 +13,7 @@ from .files.migrate import migrate_checkpoint
 from .files.report import LoadReport, MigrateReport
 from .files.save_load import Format, checkpoint_keys, load_checkpoint, read_checkpoint, save_checkpoint
 from .formats.byte_reader import PathOrStream
+from .formats.rust_names import RustNode, RustSlot
 
 __all__ = [
     "BackgroundWriter",
@@ -23,6 +24,8 @@ __all__ = [
     "MigrateReport",
     "PathOrStream",
     "Policy",
+    "RustNode",
+    "RustSlot",
     "Saved",
     "Snapshot",
     "best",

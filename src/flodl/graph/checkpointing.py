@@ -20,6 +20,7 @@ from flodl.checkpoint import (
 
 from .hashing.hashes import GraphHashes, structure_of
 from .metrics import GraphMetrics
+from .rust_layout import rust_nodes
 
 
 class GraphCheckpoints(GraphMetrics, GraphHashes):
@@ -66,6 +67,7 @@ class GraphCheckpoints(GraphMetrics, GraphHashes):
             structural_hash=structure_of(self),
             allow_different_structure=allow_different_structure,
             fdlc_names=self._rust_names(),
+            fdlc_nodes=rust_nodes(self),
         )
 
     def snapshot_cpu(self) -> Snapshot:

@@ -22,11 +22,13 @@ from ..forked import safe_after_fork
 from ..formats.byte_reader import PathOrStream, display_name
 from ..formats.checksum import Buffer
 from ..formats.compression import compress, compression_of
+from ..formats.rust_names import RustNode
 from ..formats.serialization import Contents, open_checkpoint, serialize_fdlc, serialize_safetensors
 from .keywords import suggest_keywords
 from .locations import check_file, check_suffix
-from .matching import Match, match_names, warn_of_unused
+from .matching import Match, as_list, match_names, warn_of_unused
 from .report import LoadReport
+from .rust_files import rust_contents, uncounted
 from .structure import Structure
 from .values import check_copies, check_ties, check_values_fit, warn_of_underflow
 
@@ -84,6 +86,7 @@ def load_checkpoint(
     structural_hash: str | Structure | None = None,
     allow_different_structure: bool = True,
     fdlc_names: Mapping[str, str] | None = None,
+    fdlc_nodes: Sequence[RustNode] = (),
 ) -> LoadReport:
     """Load tensors in place from a path or a binary stream: all of them or none.
 
@@ -91,7 +94,8 @@ def load_checkpoint(
     (only in the file) permits. With `prefix`, only the names under it are used, without the prefix. Values
     are cast to the dtype of the model, which must be able to represent them. With
     `allow_different_structure=False`, the file must come from a graph with the same `structural_hash`.
-    `fdlc_names` maps each name to its name in a file of the Rust floDl.
+    `fdlc_names` maps each name to its name in a file that `format="fdlc"` wrote, and `fdlc_nodes` describes
+    the model as the Rust floDl arranges it.
     """
     source = resolve_location(source, "read")
     check_tensor_dict(named_tensors)
@@ -105,6 +109,12 @@ def load_checkpoint(
         if not allow_different_structure and not same_function:
             raise _different(structure, written.get("structural_hash"), display_name(source))
         is_fdlc = contents.metadata.get("flodl_layout") == "fdlc"
+        if is_fdlc and fdlc_nodes and not prefix:
+            partial = bool(allow_missing or allow_unexpected)
+            contents = rust_contents(
+                contents, named_tensors, fdlc_names or {}, fdlc_nodes, source, is_partial=partial
+            )
+            allow_missing = [*as_list(allow_missing), *uncounted(contents.shapes, named_tensors)]
         match = match_names(
             contents.shapes,
             named_tensors,
