@@ -339,3 +339,33 @@ def test_a_wrong_call_says_what_to_do(model, call, words, tmp_path, monkeypatch)
 def test_a_wrong_call_is_an_error_with_the_right_one(model, call, message):
     with pytest.raises(MetricError, match=message):
         call(model)
+
+
+def test_flush_local_leaves_the_metrics_of_subgraphs_open():
+    inner = FlowBuilder(nn.Linear(2, 2)).label("inner").build()
+    model = FlowBuilder(inner).build()
+    model.record("loss", 1.0)
+    model.record("inner.loss", 2.0)
+    model.flush_local()
+    assert model.latest_metrics() == {"loss": 1.0}
+    with pytest.raises(MetricError, match="belongs to a subgraph"):
+        model.flush_local("inner.loss")
+    model.flush()
+    assert model.latest_metrics() == {"loss": 1.0, "inner.loss": 2.0}
+
+
+def test_reset_trend_deletes_the_history_and_keeps_the_counts():
+    inner = FlowBuilder(nn.Linear(2, 2)).label("inner").build()
+    model = FlowBuilder(inner).build()
+    for _ in range(2):
+        for name in ("loss", "accuracy", "inner.loss"):
+            model.record(name, 1.0)
+        model.end_epoch()
+    model.reset_trend("inner.*", "accuracy")
+    assert model.latest_metrics() == {"loss": 1.0}
+    assert model.epoch_count == 2
+    model.reset_trend()
+    assert model.latest_metrics() == {}
+    model.record("loss", 3.0)
+    model.end_epoch()
+    assert [*model.trend("loss").epochs] == [2]

@@ -355,3 +355,20 @@ def test_a_long_value_in_place_of_a_path_is_named_by_its_type():
     model = FlowBuilder(Shift(3)).build()
     with pytest.raises(PathError, match=r"\(Tensor\) is not a path"):
         model.freeze(torch.zeros(100))
+
+
+def test_parameters_and_buffers_have_the_names_of_the_state_dict():
+    inner = FlowBuilder(nn.Linear(2, 2)).tag("deep").through(nn.BatchNorm1d(2)).label("inner").build()
+    model = FlowBuilder(nn.Linear(2, 2)).tag("stem").through(inner).build()
+    names = [name for name, _ in model.named_parameters_at("inner")]
+    assert names == [name for name in model.state_dict() if name.startswith("inner.")][:4]
+    assert [name for name, _ in model.named_parameters_at("inner.deep")] == [
+        "inner.deep.weight",
+        "inner.deep.bias",
+    ]
+    assert dict(model.named_parameters_at("stem"))["stem.weight"] is model.stem.weight
+    assert [name.rpartition(".")[2] for name, _ in model.named_buffers_at("inner")] == [
+        "running_mean", "running_var", "num_batches_tracked",
+    ]  # fmt: skip
+    with pytest.raises(PathError, match="inner"):
+        model.named_parameters_at("iner")

@@ -1,5 +1,6 @@
 """Checkpoints: named tensors in one file, and bundles with the state of a whole run, written atomically."""
 
+from .background.file_writer import FileWriter
 from .background.snapshot import Snapshot, snapshot_cpu
 from .background.writer import BackgroundWriter, Saved
 from .bundles.bundle import check_parts, clean_bundles, read_bundle, save_bundle, verify_bundle
@@ -7,6 +8,7 @@ from .bundles.listing import best_bundle, latest_bundle, list_bundles, prune_bun
 from .bundles.manifest import Bundle, Latest, is_bundle, read_manifest, step_and_revision
 from .bundles.retention import Policy, best, every, keep, last
 from .codec import decode, encode
+from .files.by_order import load_by_order
 from .files.keywords import suggest_keywords
 from .files.matching import check_loadable
 from .files.migrate import migrate_checkpoint
@@ -18,6 +20,7 @@ from .formats.rust_names import RustNode, RustSlot
 __all__ = [
     "BackgroundWriter",
     "Bundle",
+    "FileWriter",
     "Format",
     "Latest",
     "LoadReport",
@@ -42,6 +45,7 @@ __all__ = [
     "last",
     "latest_bundle",
     "list_bundles",
+    "load_by_order",
     "load_checkpoint",
     "migrate_checkpoint",
     "prune_bundles",

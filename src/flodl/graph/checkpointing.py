@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from flodl.checkpoint import (
     Format,
     LoadReport,
+    MigrateReport,
     PathOrStream,
     Snapshot,
+    load_by_order,
     load_checkpoint,
     save_checkpoint,
     snapshot_cpu,
     suggest_keywords,
 )
+from flodl.core import CheckpointError
 
 from .hashing.hashes import GraphHashes, structure_of
 from .metrics import GraphMetrics
@@ -69,6 +72,20 @@ class GraphCheckpoints(GraphMetrics, GraphHashes):
             fdlc_names=self._rust_names(),
             fdlc_nodes=rust_nodes(self),
         )
+
+    def load_state_dict_by_order(self, state: Mapping[str, Tensor] | nn.Module) -> MigrateReport:
+        """Load the `state_dict` of a plain model with the same layers in the same order but other names.
+
+        Every pair of tensors must have the same shape and the same last name (`weight`, `bias`); otherwise
+        nothing is loaded. Read the report: layers of the same shape are distinguished only by their order.
+        """
+        tensors = state.state_dict() if isinstance(state, nn.Module) else state
+        if not isinstance(tensors, Mapping):
+            raise CheckpointError(
+                f"the state is a {type(tensors).__name__}. Pass a state dict, or the model itself."
+            )
+        stored = {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
+        return load_by_order(stored, self._named_tensors())
 
     def snapshot_cpu(self) -> Snapshot:
         """Copy parameters, buffers and the latest metrics to the CPU, for another thread to save."""

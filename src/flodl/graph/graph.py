@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from .checkpointing import GraphCheckpoints
-from .drawing import GraphDrawing
+from .timings import GraphTimings
 
 
-class Graph(GraphCheckpoints, GraphDrawing):
+class Graph(GraphCheckpoints, GraphTimings):
     """A model built by `FlowBuilder`: call it, look at it, address its parts by dotted paths.
 
     The methods are in the base classes: `GraphCore` runs the nodes, `GraphTree` resolves paths,
     `GraphMetrics` records, `GraphHashes` hashes, `GraphCheckpoints` saves and loads, `GraphDrawing`
-    draws and profiles.
+    draws and profiles, `GraphTimings` follows the times of profiles.
 
     >>> import torch
     >>> from torch import nn

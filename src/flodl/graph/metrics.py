@@ -88,6 +88,26 @@ class GraphMetrics(GraphTree):
             book.flush(metrics)
             self._book.epoch = max(book.epoch, self._book.epoch)
 
+    def flush_local(self, *names: str) -> None:
+        """Close the values of this graph's own metrics, all or some, and leave those of subgraphs open."""
+        for name in names:
+            book, _ = self._recorded(name)
+            if book is not self._book:
+                raise MetricError(
+                    f"flush_local({name!r}): the metric belongs to a subgraph. Call flush({name!r}), or "
+                    "flush_local on the subgraph."
+                )
+        self._book.flush(names)
+
+    def reset_trend(self, *names: str) -> None:
+        """Delete the history of metrics by path, pattern or tag group, or of all metrics.
+
+        Values that no epoch has closed yet are deleted too. The counts of epochs and steps stay.
+        """
+        for path in self._metric_names(names):
+            book, name = self._recorded(path)
+            book.reset([name])
+
     def end_step(self) -> None:
         """End a training step: detach the carried values and count the step."""
         self.detach_state()

@@ -23,6 +23,7 @@ def graph_state(model: nn.Module) -> dict[str, Any]:
             "carried": graph._memory.carried,
             "batch": graph._memory.batch,
             "book": graph._book.state_dict(),
+            **({"timings": graph._timings.state_dict()} if graph._timings.names else {}),
         }
         for name, graph in _graphs(model)
     }
@@ -53,6 +54,8 @@ def check_graph_state(model: nn.Module, state: Mapping[str, Any]) -> None:
                 path=name,
             )
         type(graph._book)().load_state_dict(saved.get("book"))
+        if "timings" in saved:
+            type(graph._timings)().load_state_dict(saved["timings"])
 
 
 def load_graph_state(model: nn.Module, state: Mapping[str, Any], device: torch.device) -> None:
@@ -61,6 +64,8 @@ def load_graph_state(model: nn.Module, state: Mapping[str, Any], device: torch.d
     for name, graph in _graphs(model):
         if name in state:
             graph._book.load_state_dict(state[name]["book"])
+            if "timings" in state[name]:
+                graph._timings.load_state_dict(state[name]["timings"])
 
 
 def load_carried_values(model: nn.Module, state: Mapping[str, Any], device: torch.device) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self, cast
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from flodl.core import PathError, log, paths
@@ -98,6 +98,16 @@ class GraphTree(GraphCore):
         """Return the parameters under a path or pattern, each once, including frozen ones."""
         found = {id(p): p for module in self.modules_at(path) for p in module.parameters()}
         return list(found.values())
+
+    def named_parameters_at(self, path: str) -> list[tuple[str, nn.Parameter]]:
+        """Return the parameters under a path or pattern with their names in `state_dict`, each once."""
+        found = {id(parameter) for parameter in self.parameters_at(path)}
+        return [(name, parameter) for name, parameter in self.named_parameters() if id(parameter) in found]
+
+    def named_buffers_at(self, path: str) -> list[tuple[str, Tensor]]:
+        """Return the buffers under a path or pattern with their names in this graph, each once."""
+        found = {id(buffer) for module in self.modules_at(path) for buffer in module.buffers()}
+        return [(name, buffer) for name, buffer in self.named_buffers() if id(buffer) in found]
 
     def freeze(self, path: str, *, eval_mode: bool = False) -> None:
         """Set `requires_grad=False` for the parameters under a path.

@@ -29,6 +29,7 @@ from ..bundles.bundle import (
 )
 from ..bundles.listing import prune_while_saving
 from ..bundles.retention import Policy
+from .slots import Slots
 from .snapshot import Staged, Staging
 
 
@@ -225,7 +226,7 @@ class _Worker:
         self.process = os.getpid()
         self._on_error = on_error or (lambda failure: log.error("%s The run continues.", failure))
         self._on_saved = on_saved or (lambda saved: None)
-        self.slots = _Slots(depth)
+        self.slots = Slots(depth)
         self.jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self.staging = Staging()
         self.failures: list[BaseException] = []
@@ -281,33 +282,6 @@ class _Worker:
     def raise_failure(self) -> None:
         if self.unraised:
             raise self.unraised.pop(0)
-
-
-class _Slots:
-    """Limits the number of saves in progress, including those that wait to be written."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit, self._used = limit, 0
-        self._changed = threading.Condition()
-
-    def acquire(self, *, wait: bool) -> bool:
-        with self._changed:
-            free = self._changed.wait_for(lambda: self._used < self._limit, None if wait else 0)
-            self._used += free
-            return free
-
-    def release(self) -> None:
-        with self._changed:
-            self._used -= 1
-            self._changed.notify_all()
-
-    def wait_until_free(self) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._used == 0)
-
-    @property
-    def are_free(self) -> bool:
-        return self._used == 0
 
 
 def _stop(worker: _Worker, thread: threading.Thread) -> None:
