@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seconds", type=float, default=520, help="no row starts that would not fit")
     parser.add_argument(
-        "--rows", default="", help="a regular expression for the names of the rows to measure"
+        "--rows", default="", help="regular expression for the names of rows"
     )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--at-once", type=int, default=1, help="how many rows are set up at the same time")
