@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from flodl.checkpoint import Policy
+from flodl.checkpoint import Bundle, Policy
 from flodl.core import TrainError
 from flodl.core.formats import counted
+from flodl.core.metric_modes import Mode
 from flodl.data import Loader
 from flodl.distributed.reduction import OuterOptimizer
 from flodl.engine import Precision, Tail, TierChoice, TrainStep, report_skips_elsewhere
@@ -25,6 +26,7 @@ from flodl.optim import Schedule
 
 from .batches.batch_lists import USUAL, Usual, hint_at_batches
 from .batches.loaders import check_repeatable, preserve_position
+from .best_weights import restore_best
 from .build import build_optimizer, select_device
 from .callbacks.dispatch import Hooks
 from .checks.attributes import CheckedAttributes
@@ -340,6 +342,17 @@ class Trainer(CheckedAttributes):
         self._refuse_average("evaluate")
         with preserve_position(data), hint_at_batches(data):
             return self._run.evaluator(self._run.loaders.evaluation_batches(data, batch_size))
+
+    @explained
+    def restore_best(self, metric: str | None = None, *, mode: Mode | None = None) -> Bundle:
+        """Load the weights of the best kept save into the model, and return its bundle.
+
+        By default the metric is the one of `keep=best(…)` or of `EarlyStopping`, else "eval_loss". For a
+        metric of averaged weights, such as "eval_ema_loss", the averages are loaded. The optimizer does not
+        change.
+        """
+        self._refuse_average("restore_best")
+        return restore_best(self._run, metric, mode)
 
     def result(self) -> FitResult:
         """Return the result of the run so far."""

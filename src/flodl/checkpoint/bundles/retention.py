@@ -33,6 +33,8 @@ class Policy:
     most: int | None = None
     # Directions of metrics that were guessed, for the report of a run.
     notes: tuple[str, ...] = ()
+    # For each of `metrics`, whether lower or higher is better.
+    modes: tuple[Mode, ...] = ()
 
     def __or__(self, other: Policy) -> Policy:
         if not isinstance(other, Policy):
@@ -45,6 +47,7 @@ class Policy:
             (*self.metrics, *other.metrics),
             None if self.most is None or other.most is None else self.most + other.most,
             (*self.notes, *other.notes),
+            (*self.modes, *other.modes),
         )
 
     def __str__(self) -> str:
@@ -79,7 +82,12 @@ def best(metric: str, n: int = 1, *, mode: Mode | None = None) -> Policy:
         return sorted(measured, key=lambda save: (sign * save.metrics[metric], -save.step))[:n]
 
     return Policy(
-        f"best({metric!r}, {n}, mode={mode!r})", choose, (metric,), most=n, notes=(note,) if note else ()
+        f"best({metric!r}, {n}, mode={mode!r})",
+        choose,
+        (metric,),
+        most=n,
+        notes=(note,) if note else (),
+        modes=(mode,),
     )
 
 

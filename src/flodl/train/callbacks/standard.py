@@ -57,6 +57,11 @@ class MetricWatcher:
         is_told = f"{type(self).__name__}({self.metric!r}): higher is better, judging by the name"
         return f"{is_told}; mode='min' changes it" if self.mode_is_inferred else self._guess
 
+    @property
+    def mode(self) -> Mode:
+        """Whether lower or higher is better."""
+        return self._patience.mode
+
     def value_in(self, metrics: Mapping[str, float], trainer: TrainerControls) -> float | None:
         """Return the watched metric, or raise an error that lists the existing names.
 
@@ -82,8 +87,8 @@ _ELSEWHERE = {
     "monitor": "Pass the name of the metric first, for example 'eval_loss'.",
     **dict.fromkeys(("min_delta", "threshold"), "Write tol=…."),
     "min_lr": "Write least=….",
-    "restore_best_weights": "Write Trainer(…, checkpoint_dir=…, keep=best('eval_loss')), and load "
-    "best_bundle(…).",
+    "restore_best_weights": "Write Trainer(…, checkpoint_dir=…, keep=best('eval_loss')), and call "
+    "trainer.restore_best() after fit.",
     **dict.fromkeys(("unfreeze", "train"), "Write thaw=[…]."),
 }
 

@@ -1,0 +1,95 @@
+"""Load the weights of the best save of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flodl.checkpoint import Bundle, best_bundle, check_loadable, list_bundles, read_bundle
+from flodl.core import CheckpointError, TrainError
+from flodl.core.metric_modes import Mode, mode_of_metric
+
+from .callbacks.standard import MetricWatcher
+from .run import Run
+from .saving.buffers import restore_buffers
+
+_USUAL = "eval_loss"
+
+
+def restore_best(run: Run, metric: str | None, mode: Mode | None) -> Bundle:
+    """Load the best kept weights into the model, and return their bundle."""
+    if mode not in (None, "min", "max"):
+        raise TrainError(f"restore_best: mode={mode!r}. Use 'min' or 'max'.")
+    directory = run.directory
+    if directory is None:
+        raise TrainError(
+            "restore_best: nothing was saved. Write Trainer(…, checkpoint_dir=…, keep=best('eval_loss'))."
+        )
+    directory.wait()
+    name, own_mode = _watched(run, metric)
+    mode = mode or own_mode or mode_of_metric(name)
+    if not directory.bundles.is_dir() or not list_bundles(directory.bundles):
+        raise TrainError(f"restore_best: {str(directory.bundles)!r} has no saves yet. Train first.")
+    try:
+        bundle = best_bundle(directory.bundles, name, mode=mode)
+    except CheckpointError as error:
+        raise TrainError(f"restore_best: {error}") from error
+    _load(run, bundle, is_average="ema_" in name)
+    if better := _better(run.session.history, name, mode, bundle):
+        run.reports.warn(
+            f"restore_best: epoch {better['epoch']} has a better {name!r} ({better[name]:g}) than the best "
+            f"save ({bundle.metrics[name]:g}), but its save was not kept. Write Trainer(…, "
+            f"keep=last(1) | best({name!r}))."
+        )
+    message = f"restored the weights of step {bundle.step}, with {name} {bundle.metrics[name]:g}"
+    run.reports.event("alert", message=message, level="info")
+    return bundle
+
+
+def _watched(run: Run, metric: str | None) -> tuple[str, Mode | None]:
+    """Return the metric and its direction: as given, or those of `keep` or a hook, or the usual ones."""
+    assert run.directory is not None
+    keep = run.directory.keep
+    known: list[tuple[str, Mode | None]] = [*zip(keep.metrics, keep.modes)]
+    known += [(hook.metric, hook.mode) for hook in run.hooks.all if isinstance(hook, MetricWatcher)]
+    if metric is not None:
+        return metric, dict(reversed(known)).get(metric)
+    names = dict.fromkeys(name for name, _ in known) or {_USUAL: None}
+    if len(names) > 1:
+        told = ", ".join(map(repr, names))
+        raise TrainError(
+            f"restore_best: this run watches {told}. Name one: restore_best({next(iter(names))!r})."
+        )
+    name = next(iter(names))
+    return name, dict(reversed(known)).get(name)
+
+
+def _load(run: Run, bundle: Bundle, *, is_average: bool) -> None:
+    """Load the weights that a metric was measured with: those of the model, or their average."""
+    model, part = run.session.model, "average" if is_average and "average" in bundle.parts else "model"
+    extra = [name for name in ("buffers",) if name in bundle.parts]
+    parts = read_bundle(bundle, parts=[part, *extra])
+    saved: Mapping[str, Any] = parts[part]
+    wanted = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    if missing := [name for name in wanted if name not in saved]:
+        raise TrainError(f"restore_best: the save has no {missing[0]!r}. It belongs to a different model.")
+    check_loadable(saved, wanted, f"the save at step {bundle.step}")
+    with torch.no_grad():
+        model.load_state_dict(dict(saved))
+    restore_buffers(model, parts.get("buffers") or {}, run.session.device)
+
+
+def _better(
+    history: Sequence[Mapping[str, Any]], name: str, mode: Mode, bundle: Bundle
+) -> Mapping[str, Any] | None:
+    """Return the epoch of the history that is better than a bundle, if any."""
+    rows = [row for row in history if isinstance(row.get(name), int | float) and not math.isnan(row[name])]
+    if not rows:
+        return None
+    sign = 1 if mode == "min" else -1
+    top = min(rows, key=lambda row: sign * row[name])
+    return top if sign * top[name] < sign * bundle.metrics[name] else None

@@ -1,0 +1,118 @@
+"""Loading the best kept weights after a run."""
+
+import pytest
+import torch
+from torch import nn
+
+from flodl import Trainer
+from flodl.checkpoint import best, last
+from flodl.core import TrainError
+from flodl.train import EarlyStopping
+
+
+class Worsens:
+    """Move the weights away from the solution after some epochs."""
+
+    def __init__(self, model: nn.Module, *, after: int) -> None:
+        self.model, self.after, self.epochs = model, after, 0
+        self.weights: list[dict[str, torch.Tensor]] = []
+
+    def on_epoch_end(self) -> None:
+        self.weights.append({name: value.clone() for name, value in self.model.state_dict().items()})
+        self.epochs += 1
+        if self.epochs >= self.after:
+            with torch.no_grad():
+                for parameter in self.model.parameters():
+                    parameter.add_(1.0)
+
+
+def run(make, data, folder, *, hooks=(), **settings) -> tuple[Trainer, Worsens]:
+    model = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    worsens = Worsens(model, after=3)
+    trainer = make(model, checkpoint_dir=folder, hooks=[worsens, *hooks], **settings)
+    trainer.fit(data, epochs=5, batch_size=10, eval_data=data)
+    return trainer, worsens
+
+
+def best_epoch(trainer: Trainer, metric: str = "eval_loss") -> int:
+    return min(range(len(trainer.history)), key=lambda epoch: trainer.history[epoch][metric])
+
+
+def test_the_best_kept_weights_are_loaded(make, data, tmp_path):
+    trainer, worsens = run(make, data, tmp_path / "run", keep=last(1) | best("eval_loss"))
+    epoch = best_epoch(trainer)
+    assert epoch < 4
+    bundle = trainer.restore_best()
+    assert bundle.metrics["eval_loss"] == trainer.history[epoch]["eval_loss"]
+    state = trainer.model.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in worsens.weights[epoch].items())
+    assert trainer.evaluate(data)["loss"] == pytest.approx(bundle.metrics["eval_loss"])
+
+
+def test_the_metric_and_its_direction_are_those_of_keep(make, data, tmp_path):
+    trainer, _ = run(make, data, tmp_path / "run", keep=best("eval_loss", mode="max"))
+    assert trainer.restore_best().metrics["eval_loss"] == max(row["eval_loss"] for row in trainer.history)
+
+
+def test_the_metric_may_be_that_of_early_stopping_or_named(make, data, tmp_path):
+    keep = last(9)
+    trainer, _ = run(make, data, tmp_path / "run", hooks=[EarlyStopping("loss", patience=9)], keep=keep)
+    assert trainer.restore_best().metrics["loss"] == min(row["loss"] for row in trainer.history)
+    assert trainer.restore_best("loss", mode="max").metrics["loss"] == max(
+        row["loss"] for row in trainer.history
+    )
+
+
+def test_a_metric_of_averaged_weights_loads_the_averages(make, data, tmp_path):
+    trainer, _ = run(make, data, tmp_path / "run", keep=best("eval_ema_loss"), ema=0.5)
+    bundle = trainer.restore_best()
+    assert trainer.evaluate(data)["loss"] == pytest.approx(bundle.metrics["eval_ema_loss"], rel=1e-4)
+
+
+def test_a_better_epoch_that_was_not_kept_is_reported(make, data, tmp_path, capsys):
+    trainer, _ = run(make, data, tmp_path / "run", keep=last(1))
+    trainer.restore_best()
+    assert "its save was not kept" in capsys.readouterr().err
+
+
+def test_a_finished_run_can_restore_in_a_new_process(make, data, tmp_path):
+    first, _ = run(make, data, tmp_path / "run", keep=last(1) | best("eval_loss"))
+    want = first.restore_best()
+    model = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    again = make(model, checkpoint_dir=tmp_path / "run", keep=last(1) | best("eval_loss"))
+    assert again.restore_best().step == want.step
+    assert torch.equal(model[0].weight, first.model[0].weight)
+
+
+@pytest.mark.parametrize(
+    ("call", "settings", "words"),
+    [
+        (lambda t: t.restore_best(), {}, "nothing was saved. Write Trainer"),
+        (lambda t: t.restore_best(mode="best"), {}, "mode='best'. Use 'min' or 'max'"),
+        (lambda t: t.restore_best(), {"checkpoint_dir": "run"}, "has no saves yet. Train first"),
+        (
+            lambda t: t.restore_best(),
+            {"checkpoint_dir": "run", "keep": best("eval_loss") | best("loss")},
+            "watches 'eval_loss', 'loss'. Name one: restore_best.'eval_loss'.",
+        ),
+    ],
+)
+def test_what_cannot_be_restored_is_an_error(make, monkeypatch, tmp_path, call, settings, words):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TrainError, match=words):
+        call(make(**settings))
+
+
+def test_an_unknown_metric_names_the_known_ones(make, data, tmp_path):
+    trainer = make(checkpoint_dir=tmp_path / "run")
+    trainer.fit(data, epochs=1, batch_size=10)
+    with pytest.raises(TrainError, match=r"none of 1 bundles has a value of 'eval_los'"):
+        trainer.restore_best("eval_los")
+
+
+def test_another_model_is_refused(make, data, tmp_path):
+    trainer = make(checkpoint_dir=tmp_path / "run")
+    trainer.fit(data, epochs=1, batch_size=10)
+    other = make(nn.Linear(3, 1), checkpoint_dir=tmp_path / "run")
+    with pytest.raises(TrainError, match=r"the save has no 'weight'\. It belongs to a different model"):
+        other.restore_best("loss")
