@@ -151,9 +151,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seconds", type=float, default=520, help="no row starts that would not fit")
-    parser.add_argument(
-        "--rows", default="", help="regular expression for the names of rows"
-    )
+    parser.add_argument("--rows", default="", help="regular expression for the names of rows")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--at-once", type=int, default=1, help="how many rows are set up at the same time")
     parser.add_argument("--quick", action="store_true", help="tiny models, to try the script")
