@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from flodl import Trainer
+from flodl import Loader, Trainer
 from flodl.checkpoint import best
 from flodl.core import FlodlError, HFError
 from flodl.hf import (
@@ -244,3 +244,61 @@ def test_names_that_are_numbers_are_sorted_by_value() -> None:
 def test_a_tiny_model_is_not_created_over_another(models) -> None:
     with pytest.raises(HFError, match="load the model in it with from_pretrained"):
         create_tiny(folder_of(models["seqcls"]), TEXTS, head="seqcls", labels=["negative", "positive"])
+
+
+@pytest.mark.parametrize("through_loader", [False, True])
+def test_a_dataset_of_another_vocabulary_is_refused_even_if_its_ids_fit(models, tmp_path, through_loader):
+    own, texts = models["seqcls"], [text.replace("film", "zebra") for text in TEXTS]
+    other = create_tiny(tmp_path / "other", texts, head="seqcls", labels=["negative", "positive"])
+    data = other.dataset(texts, LABELS)
+    assert int(data.tokens.ids.max()) < own.config.sizes.vocab
+    training, evaluation = data, None
+    if through_loader:
+        training, evaluation = own.dataset(TEXTS, LABELS), Loader(data, 4, shuffle=False)
+    with pytest.raises(HFError, match=r"made with another model: its token \d+ is '.*', which is '.*' for"):
+        fit(own, training, evaluation)
+
+
+def test_a_dataset_made_with_the_labels_in_another_order_is_refused(models, tmp_path):
+    other = create_tiny(tmp_path / "other", TEXTS, head="seqcls", labels=["positive", "negative"])
+    with pytest.raises(HFError, match="labels are positive, negative; those of this model are negative"):
+        fit(models["seqcls"], other.dataset(TEXTS, LABELS))
+
+
+def test_a_dataset_made_with_another_model_of_the_same_vocabulary_is_accepted(models):
+    own = models["seqcls"]
+    other = AutoModelForSequenceClassification.from_pretrained(folder_of(own))
+    assert fit(own, other.dataset(TEXTS, LABELS)).status == "finished"
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("load_checkpoint", r"load_checkpoint\('model.fdl', model.state_dict\(\)\)"),
+        ("save_pretrained", r"Write model.export\(folder\)"),
+        ("freeze", r"model\.graph\.freeze\(…\)"),
+        ("generate", "encoders"),
+    ],
+)
+def test_a_method_of_another_library_says_what_to_write(models, name, advice) -> None:
+    with pytest.raises(HFError, match=rf"a SequenceClassifier has no method '{name}'\. .*{advice}"):
+        getattr(models["seqcls"], name)("folder")
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ("model.fdl", "load_state_dict got a str; expected a state_dict"),
+        ({"model": {}, "optimizer": {}}, r"the parts model, optimizer: .*parts\['model'\]"),
+        (
+            {"bert.pooler.weight": torch.zeros(1)},
+            "none of the 1 tensors in the state_dict has a name of this",
+        ),
+    ],
+)
+def test_the_state_of_something_else_is_refused_also_if_it_is_not_strict(
+    models, state, message, strict
+) -> None:
+    with pytest.raises(HFError, match=message):
+        models["seqcls"].load_state_dict(state, strict=strict)

@@ -23,6 +23,7 @@ from .files.tensors_file import MAX_SHARD_BYTES
 from .heads import Head
 from .registry import Family
 from .usage.calls import explained
+from .usage.names import check_state, explain_missing
 
 if TYPE_CHECKING:
     from .predict import Runner
@@ -45,6 +46,7 @@ def _not_a_tensor(value: Any, others: Mapping[str, Any]) -> HFError:
     )
 
 
+@explain_missing
 class PretrainedModel(nn.Module):
     """A model of the Hugging Face ecosystem as a graph; `AutoModel…` creates it.
 
@@ -208,6 +210,13 @@ class PretrainedModel(nn.Module):
         """Switch to training mode; what an evaluation computed is not used after it."""
         self._evaluated = None
         return super().train(mode)
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load a `state_dict` as torch does; raise if it is that of something else."""
+        check_state(state_dict, self.state_dict())
+        return super().load_state_dict(state_dict, strict=strict, assign=assign)
 
     def watch_new_head(self, names: Iterable[str]) -> None:
         """Warn before the first prediction if these parameters of the graph are still as they are now."""

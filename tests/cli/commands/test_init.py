@@ -434,6 +434,7 @@ def test_a_misspelled_run_to_resume_creates_nothing_and_the_saved_runs_are_named
     assert sorted(Path().rglob("*")) == before
 
 
+@pytest.mark.parametrize("training_script", ["digits", "hf"], indirect=True)
 def test_runs_of_a_new_project_that_start_in_one_second_have_different_folders(training_script, tmp_path):
     folders = {training_script.new_folder(tmp_path / "runs") for _ in range(3)}
     assert len(folders) == 3

@@ -147,6 +147,17 @@ def test_out_of_memory_in_a_later_backward_drops_the_window_and_says_what_to_do(
     assert_close(step, clean)
 
 
+def test_out_of_memory_with_a_packed_batch_says_what_to_do() -> None:
+    def starving(model, inputs, labels):
+        raise torch.OutOfMemoryError("no room at all")
+
+    packed = {"input_ids": torch.zeros(1, 47), "cu_seqlens": torch.tensor([0, 20, 47])}
+    with pytest.raises(torch.OutOfMemoryError, match="no room at all") as error:
+        new_step(starving)(packed, torch.zeros(2))
+    assert "A packed batch, which has several texts in one row, cannot be split." in error.value.__notes__[0]
+    assert "smaller batch_size and a larger accumulate" in error.value.__notes__[0]
+
+
 def test_out_of_memory_with_one_sample_says_what_to_do() -> None:
     def starving(model, x, y):
         raise torch.OutOfMemoryError("no room at all")

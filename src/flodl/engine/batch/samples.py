@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,15 @@ def why_not_splittable(batch: tuple[Any, ...], samples: int) -> str | None:
     if not others:
         return None
     return f"it has {samples} samples, but it has tensors with {' and '.join(map(str, others))} rows"
+
+
+def is_packed(batch: tuple[Any, ...]) -> bool:
+    """Return whether a batch has several sequences in one row, with their boundaries in `cu_seqlens`.
+
+    >>> is_packed(({"input_ids": [[5, 6, 7]], "cu_seqlens": [0, 2, 3]}, [0, 1]))
+    True
+    """
+    return any(isinstance(part, Mapping) and "cu_seqlens" in part for part in batch)
 
 
 def split_batch(batch: tuple[Any, ...], count: int) -> list[tuple[Any, ...]]:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..batch.samples import why_not_splittable
+from ..batch.samples import is_packed, why_not_splittable
 from .program import StepBody
 
 
 def split_further(body: StepBody, batch: tuple[Any, ...], samples: int, *, opens: bool) -> str | None:
     """Undo a micro-batch that ran out of memory, to run it in more pieces, or return what would help."""
+    if is_packed(batch):
+        return (
+            "A packed batch, which has several texts in one row, cannot be split. Use a smaller batch_size "
+            "and a larger accumulate, or padded batches: model.dataset(…, pack=False)."
+        )
     if why_not := why_not_splittable(batch, samples):
         return (
             f"The batch cannot be split: {why_not}, so it is not known where to split it. "

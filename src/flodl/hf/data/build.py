@@ -13,8 +13,9 @@ from .labels import align_tags, class_labels, problem_of, tag_ids
 from .layout import Layout
 from .masking import Masking
 from .spans import encode_questions
-from .targets import NoTargets, SpanTargets, TextTargets, TokenTargets
-from .tokens import Array, Truncated, collect, encoded, flat, warn_about_empty
+from .targets import NoTargets, SpanTargets, Targets, TextTargets, TokenTargets
+from .tokens import Array, Tokens, Truncated, collect, encoded, flat, warn_about_empty
+from .vocabulary import UsedVocabulary
 
 if TYPE_CHECKING:
     from ..models import PretrainedModel
@@ -50,9 +51,9 @@ def classification_data(
     tokens = collect(cut.watch(found), types=types)
     cut.warn()
     warn_about_empty(tokens, tokenizer.backend.num_special_tokens_to_add(pairs is not None))
-    return TextDataset(
+    return _dataset(
+        model,
         tokens,
-        Layout.of(model),
         NoTargets() if targets is None else TextTargets(targets),
         model.config.labels,
         **options,
@@ -90,7 +91,7 @@ def tagging_data(
     tokens = collect(align(), types=False)
     cut.warn()
     targets = NoTargets() if ids is None else TokenTargets(flat(rows, "int32"))
-    return TextDataset(tokens, Layout.of(model), targets, model.config.labels, **options)
+    return _dataset(model, tokens, targets, model.config.labels, **options)
 
 
 def question_data(
@@ -115,7 +116,7 @@ def question_data(
         progress=progress,
     )
     targets = NoTargets() if windows.spans is None else SpanTargets(windows.spans)
-    return TextDataset(windows.tokens, Layout.of(model), targets, questions=windows.questions, **options)
+    return _dataset(model, windows.tokens, targets, questions=windows.questions, **options)
 
 
 def masked_data(
@@ -136,7 +137,15 @@ def masked_data(
         encode=lambda part, _: tokenizer.encode(part, max_length=max_length, offsets=False),
     )
     tokens = collect((window for item in found for window in (item, *item.overflowing)), types=False)
-    return TextDataset(tokens, Layout.of(model), masking=masking, **options)
+    return _dataset(model, tokens, NoTargets(), masking=masking, **options)
+
+
+def _dataset(
+    model: PretrainedModel, tokens: Tokens, targets: Targets, labels: tuple[str, ...] = (), **options: Any
+) -> TextDataset:
+    """Return a dataset that knows the layout and the tokens of the model that made it."""
+    vocabulary = UsedVocabulary.of(tokens.ids, model.tokenizer, labels)
+    return TextDataset(tokens, Layout.of(model), targets, labels, vocabulary=vocabulary, **options)
 
 
 def _adopt_problem(model: PretrainedModel, problem_type: str | None) -> None:

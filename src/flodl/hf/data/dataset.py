@@ -23,6 +23,7 @@ from .packed import Packed, Slots, why_padded
 from .spans import Questions
 from .targets import NoTargets, Targets
 from .tokens import Array, Tokens
+from .vocabulary import UsedVocabulary
 
 Pack = Literal["auto"] | bool
 
@@ -44,6 +45,7 @@ class TextDataset:
     pack: Pack = "auto"
     group_by_length: bool = False
     precision: str | None = None
+    vocabulary: UsedVocabulary | None = None
     content: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -103,6 +105,13 @@ class TextDataset:
     def with_precision(self, precision: str) -> TextDataset:
         """Return the same data for training with this precision, which decides whether texts are packed."""
         return self if self.precision is not None else replace(self, precision=precision)
+
+    def check_model(self, model: Any) -> None:
+        """Raise if the data was made with a model that has other tokens or labels; a `Trainer` calls it."""
+        from ..models import PretrainedModel
+
+        if self.vocabulary is not None and isinstance(model, PretrainedModel):
+            self.vocabulary.check(model)
 
     def batch_maker(self, batch_size: int, device: torch.device) -> TextBatches:
         """Return what makes batches of this size; `Loader` calls it."""

@@ -30,6 +30,15 @@ class PreciseData(Protocol):
         ...
 
 
+@runtime_checkable
+class ModelData(Protocol):
+    """Data that is made for a model, such as the token ids of texts."""
+
+    def check_model(self, model: Any) -> None:
+        """Raise if the data was made for another model."""
+        ...
+
+
 class Loaders:
     """Return the loaders for training and for evaluation.
 
@@ -53,7 +62,7 @@ class Loaders:
         seed = session.settings.seed
         if isinstance(data, Loader):
             if data is not session.loader:
-                self._check_device(data)
+                self._check_loader(data)
                 _check_seed(data, seed)
                 self._move_new(data, epoch)
                 session.loader, self._training_data = data, None
@@ -137,7 +146,7 @@ class Loaders:
         if isinstance(data, Loader):
             if data is training:
                 raise TrainError("this loader feeds the training. Use a separate loader for evaluation.")
-            self._check_device(data)
+            self._check_loader(data)
             self.evaluation = data
             return _at_start(data)
         if not isinstance(data, DataLoader) and not whole_batches:
@@ -155,6 +164,7 @@ class Loaders:
         return _at_start(self._evaluation)
 
     def _build(self, data: Any, batch_size: int | None, **order: Any) -> Loader:
+        self._check_made_for_model(data)
         if isinstance(data, PreciseData):
             data = data.with_precision(self._session.train_step.settings.precision)
         return Loader(data, batch_size, device=self._session.device, **order)
@@ -167,8 +177,13 @@ class Loaders:
         trained, size = self._training_data
         return isinstance(trained, list) and size is None
 
-    def _check_device(self, loader: Loader) -> None:
+    def _check_made_for_model(self, data: Any) -> None:
+        if isinstance(data, ModelData):
+            data.check_model(self._session.model)
+
+    def _check_loader(self, loader: Loader) -> None:
         device = self._session.device
+        self._check_made_for_model(loader.arguments()["source"])
         if loader.device != device:
             raise TrainError(
                 f"the loader returns batches on {loader.device}, and the model is on {device}. "
