@@ -44,6 +44,11 @@ def test_ranks_share_a_gpu_or_train_on_different_devices(devices, policy):
     assert result.ranks.samples == 4 * 512
     assert result.metrics["eval_loss"] < 0.5 * result.history[0]["loss"]
     assert str(next(model.parameters()).device) == devices[0]
+    # NCCL refuses two ranks on one GPU, and ranks on the CPU.
+    assert result.ranks.link.startswith("host: NCCL cannot be used: ")
+    if devices == [GPU, GPU]:
+        assert result.ranks.link.endswith("ranks 0 and 1 share a GPU")
+    assert not any(rank.lost for rank in result.ranks.ranks)
 
 
 def test_sync_on_a_shared_gpu_equals_one_device():

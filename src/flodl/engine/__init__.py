@@ -4,6 +4,7 @@ from .batch.samples import ambiguous_samples, leading_lengths, num_samples, shap
 from .capture.function import Captured, capture
 from .device.gc_and_sync import Collector, calm_collector, no_waiting
 from .device.memory import MemoryUse, forget_peaks, memory_use
+from .device.torch_flags import current_flags, set_flags
 from .errors import NotRestorable
 from .mistakes.batch_text import batch_text
 from .mistakes.explain import explained
@@ -32,6 +33,7 @@ __all__ = [
     "capture",
     "carries_state",
     "computing_in",
+    "current_flags",
     "explained",
     "find_non_finite",
     "forget_peaks",
@@ -42,6 +44,7 @@ __all__ = [
     "rehearse",
     "report_skips_elsewhere",
     "sandbox",
+    "set_flags",
     "shapes_in",
     "update_without_batch",
     "watch_outside",

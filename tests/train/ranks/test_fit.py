@@ -109,3 +109,36 @@ def test_one_device_is_bit_identical_to_the_plain_trainer(make, data, count):
     assert second.ranks is None
     for mine, theirs in zip(one.parameters(), other.parameters()):
         assert torch.equal(mine, theirs)
+
+
+@pytest.fixture
+def changed_flags():
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.benchmark = True
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.benchmark = False
+    torch.use_deterministic_algorithms(False)
+
+
+def test_ranks_have_the_global_flags_of_torch_that_the_program_set(make, data, changed_flags):
+    def step_fn(model, x, y):
+        from torch.backends import cudnn
+
+        found = [
+            torch.get_float32_matmul_precision() == "high",
+            cudnn.benchmark,
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ]
+        return (model(x) - y).square().mean(), {"flags": torch.tensor(float(sum(found)))}
+
+    result = make(step_fn=step_fn).fit(data, epochs=1, batch_size=8)
+    assert result.metrics["flags"] == 4.0
+
+
+def test_the_report_and_the_run_log_name_the_link_between_ranks(make, data, supervision):
+    result = make().fit(data, epochs=1, batch_size=8)
+    assert result.ranks.link == "gloo: all ranks are on the CPU"
+    assert [record["rank"] for record in supervision.kinds("link")] in ([0, 1], [1, 0])

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,26 @@ from torch import nn
 from torch.optim import Optimizer
 
 from flodl.core import TrainError
+from flodl.engine import current_flags, set_flags
 
 # Memory that all processes share, where the system has it.
 _SHARED = Path("/dev/shm")
+
+
+def process_flags() -> dict[str, Any]:
+    """Return the global flags of torch in this process, such as `cudnn.benchmark`."""
+    mode = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    return {**current_flags(), "deterministic": mode}
+
+
+def set_process_flags(flags: dict[str, Any]) -> None:
+    """Set the flags of another process here. A rank has its own number of threads."""
+    set_flags({**flags, "threads": torch.get_num_threads()})
+    is_on, warn_only = flags["deterministic"]
+    torch.use_deterministic_algorithms(is_on, warn_only=warn_only)
 
 
 @dataclass
@@ -43,6 +60,7 @@ class Payload:
     num_samples: int
     policy: str
     backend: str
+    flags: dict[str, Any] = field(default_factory=process_flags)
 
 
 _PARTS = {

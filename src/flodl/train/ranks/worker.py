@@ -28,7 +28,7 @@ from ..evaluation.evaluator import as_arguments
 from ..evaluation.modes import restore_modes
 from ..evaluation.names import SKIPPED
 from .optimizer_state import load_optimizer_state
-from .payload import Payload
+from .payload import Payload, set_process_flags
 
 ReduceGradients = Callable[[Sequence[Tensor], float], None]
 # Micro-batches of one update, each with its number of samples.
@@ -43,6 +43,7 @@ class TrainerWorker:
 
     def __init__(self, info: RankInfo, payload: Payload, folder: Path | None) -> None:
         self._folder, self._payload = folder, payload
+        set_process_flags(payload.flags)
         self._device = torch.device(info.device)
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
