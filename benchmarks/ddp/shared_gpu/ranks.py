@@ -118,37 +118,38 @@ def epochs_of(timeline: Timeline) -> list[list[tuple[float, Record]]]:
     return [each for each in found if any(record["kind"] == "plan" for _, record in each)]
 
 
-def stretch(records: list[tuple[float, Record]], num_ranks: int, *, skip: int = 0) -> Stretch | None:
-    """Sum up the records of an epoch, from its first plan, or from its commit number `skip`."""
+def stretch(
+    records: list[tuple[float, Record]], num_ranks: int, *, skip: int = 0, in_background: bool = False
+) -> Stretch | None:
+    """Sum up the records of an epoch, from its first plan, or from its commit number `skip`.
+
+    With reductions in the background, ranks do not wait for them, and they count as training meanwhile.
+    """
     commits = [(when, record) for when, record in records if record["kind"] == "commit" and record["batches"]]
     if len(commits) <= skip:
         return None
     first_plan = min(when for when, record in records if record["kind"] == "plan")
     since_s = first_plan if skip == 0 else commits[skip - 1][0]
     until_s = commits[-1][0]
-    total_ms = 1000.0 * (until_s - since_s)
     busy, waiting, reducing = ([0.0] * num_ranks for _ in range(3))
-    seen = [False] * num_ranks
     for when, record in records:
-        if when <= since_s or when > until_s or record["kind"] not in ("arrived", "reduced"):
-            continue
-        rank = record["rank"]
         if record["kind"] == "arrived":
-            # A plan may have begun before; before the first one of an epoch, ranks wait for the evaluation.
-            since_ms = 1000.0 * (when - since_s)
-            busy[rank] += min(record["took_ms"] or 0.0, since_ms)
-            if seen[rank] or skip:
-                waiting[rank] += min(record["wait_ms"], max(0.0, since_ms - (record["took_ms"] or 0.0)))
-            seen[rank] = True
-        else:
-            waiting[rank] += record.get("wait_ms", 0.0)
-            reducing[rank] += record.get("reduce_ms", 0.0)
+            rank, began_s = record["rank"], when - (record["took_ms"] or 0.0) / 1000.0
+            busy[rank] += max(0.0, min(when, until_s) - max(began_s, since_s))
+            # Before the first plan of an epoch, ranks wait for the evaluation.
+            waited_since_s = began_s - record["wait_ms"] / 1000.0
+            waiting[rank] += max(0.0, min(began_s, until_s) - max(waited_since_s, since_s))
+        elif record["kind"] == "reduced" and since_s < when <= until_s:
+            waited_s = record.get("wait_ms", 0.0) / 1000.0
+            waiting[record["rank"]] += 0.0 if in_background else waited_s
+            reducing[record["rank"]] += record.get("reduce_ms", 0.0) / 1000.0
+    total_s = until_s - since_s
     return Stretch(
         since_s,
         until_s,
         sum(record["samples"] for _, record in commits[skip:]),
         len(commits) - skip,
-        *([value / total_ms for value in values] for values in (busy, waiting, reducing)),
+        *([value / total_s for value in values] for values in (busy, waiting, reducing)),
     )
 
 

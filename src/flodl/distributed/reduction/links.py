@@ -25,11 +25,13 @@ from torch._C._distributed_c10d import (
 class Link(Protocol):
     """Operations that return once they are complete, or raise an error at the deadline.
 
-    A deadline is a value of `time.monotonic()`. Tensors are contiguous and on the device of the state.
+    A deadline is a value of `time.monotonic()`. Tensors are contiguous and on the device of the state, or on
+    the CPU unless the link needs the device.
     """
 
     index: int
     size: int
+    needs_device: bool
 
     def sum_(self, tensor: Tensor, deadline: float) -> int:
         """Replace a tensor by its sum over the members; return the bytes that this member sends."""
@@ -70,6 +72,8 @@ class AllReduceLink(ABC):
 
 class GlooLink(AllReduceLink):
     """Tensors on the CPU, over TCP."""
+
+    needs_device = False
 
     def __init__(self, store: Store, prefix: str, index: int, size: int, device: object, deadline: float):
         gloo: Any = ProcessGroupGloo
@@ -124,6 +128,8 @@ class GlooLink(AllReduceLink):
 class HostLink:
     """Tensors on another device, over gloo: each operation works on a copy in the memory of the host."""
 
+    needs_device = False
+
     def __init__(self, link: GlooLink) -> None:
         self.index, self.size = link.index, link.size
         self._link = link
@@ -169,6 +175,8 @@ class NcclLink(AllReduceLink):
     Its own watchdog would end the process at a timeout. So operations are watched here, and the group is
     aborted at the deadline.
     """
+
+    needs_device = True
 
     def __init__(self, store: Store, prefix: str, index: int, size: int, device: torch.device) -> None:
         from torch._C._distributed_c10d import ProcessGroupNCCL

@@ -162,8 +162,10 @@ class Round:
     def _exchange_numbers(
         self, command: Reduce, link: Link, numbers: list[int], deadline: float
     ) -> dict[int, list[int]]:
-        mine = torch.tensor(numbers, dtype=torch.int64, device=self._state.device)
-        found = torch.empty(len(numbers) * link.size, dtype=torch.int64, device=self._state.device)
+        # On the host, unless the link needs them on the device: each copy would wait for it.
+        device = self._state.device if link.needs_device else torch.device("cpu")
+        mine = torch.tensor(numbers, dtype=torch.int64, device=device)
+        found = torch.empty(len(numbers) * link.size, dtype=torch.int64, device=device)
         self.num_bytes += link.gather(found, mine, deadline)
         return dict(zip(command.members, found.view(link.size, -1).tolist()))
 
