@@ -30,6 +30,7 @@ from hf_rows import ROWS
 from hf_rows.processes import Conductor, Player
 from hf_rows.sizes import LENGTHS, Sizes
 
+STAGGER_S = 30.0
 QUICK_S = 300.0  # for a row with tiny models, on any machine
 
 
@@ -50,7 +51,7 @@ def run_row(name: str, options: argparse.Namespace) -> None:
     warnings.simplefilter("ignore")
     os.environ["HF_HUB_OFFLINE"] = "1"
     limit, row = ROWS[name]
-    limit = QUICK_S if options.quick else limit
+    limit = QUICK_S if options.quick else options.limit or limit
     sizes = Sizes(options.device, options.quick, options.rounds)
     if options.rival:
         row(sizes, Player(limit, rival=options.rival))
@@ -68,7 +69,8 @@ def run_row(name: str, options: argparse.Namespace) -> None:
 def row_command(name: str, options: argparse.Namespace, out: str) -> list[str]:
     """Return the command that measures one row."""
     command = [sys.executable, __file__, "--row", name, "--out", out, "--device", options.device]
-    return [*command, "--rounds", str(options.rounds), *["--quick"] * options.quick]
+    command += ["--rounds", str(options.rounds), "--limit", str(options.limit)]
+    return [*command, *["--quick"] * options.quick]
 
 
 def run_all(options: argparse.Namespace) -> None:
@@ -78,7 +80,9 @@ def run_all(options: argparse.Namespace) -> None:
     rows = merged.setdefault("rows", {})
     path.parent.mkdir(exist_ok=True, parents=True)
     deadline = time.monotonic() + options.seconds
-    wanted = [n for n in ROWS if re.search(options.rows, n) and (options.again or n not in rows)]
+    # The largest first.
+    names = sorted(ROWS, key=lambda name: "256" not in name)
+    wanted = [n for n in names if re.search(options.rows, n) and (options.again or n not in rows)]
     while wanted and deadline - time.monotonic() > 60:
         group, wanted = wanted[: options.at_once], wanted[options.at_once :]
         with tempfile.TemporaryDirectory() as folder:
@@ -99,6 +103,8 @@ def measured(
     for index, name in enumerate(names):
         command = [*row_command(name, options, str(folder / f"{index}.json")), "--turn"]
         running[name] = subprocess.Popen([*command, str(folder / f"{index}.turn")])
+        # Rivals need the most memory at first.
+        time.sleep(STAGGER_S if index + 1 < len(names) and options.device == "cuda" else 0)
     try:
         while time.monotonic() < deadline and not all(
             (folder / f"{index}.turn").exists() or running[name].poll() is not None
@@ -154,6 +160,7 @@ def main() -> None:
     parser.add_argument("--rows", default="", help="regular expression for the names of rows")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--at-once", type=int, default=1, help="how many rows are set up at the same time")
+    parser.add_argument("--limit", type=float, default=0, help="seconds for each row, instead of the usual")
     parser.add_argument("--quick", action="store_true", help="tiny models, to try the script")
     parser.add_argument("--again", action="store_true", help="measure rows that have a result, too")
     parser.add_argument("--json", type=Path, default=RESULTS)
