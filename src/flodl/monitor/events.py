@@ -17,6 +17,7 @@ values are omitted.
 | `gc`        | duration_s, generation |
 | `sync`      | duration_s, ranks: a synchronization of ranks, or a wait for the device |
 | `config`    | config, total_epochs, versions: settings that became known after the start |
+| `ranks`     | policy, totals, ranks: [{rank, device, state…}], slices, syncs, pace: several ranks so far |
 | `run_end`   | status: finished, stopped or failed, message, duration_s |
 """
 
@@ -41,6 +42,7 @@ Kind = Literal[
     "sync",
     "run_end",
     "config",
+    "ranks",
 ]
 # An index stores positions in this list, so new kinds are added at its end.
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -56,6 +58,7 @@ REQUIRED: dict[str, frozenset[str]] = {
     "sync": frozenset({"duration_s"}),
     "run_end": frozenset({"status"}),
     "config": frozenset({"config"}),
+    "ranks": frozenset({"ranks"}),
 }
 
 

@@ -117,8 +117,12 @@ class Reader:
         """Return `run` if it is a reader, else a new reader for it."""
         return run if isinstance(run, Reader) else cls(run)
 
-    def entries(self, kinds: Collection[str], *, last: int | None = None) -> list[Entry]:
+    def entries(
+        self, kinds: Collection[str], *, last: int | None = None, most: int | None = None
+    ) -> list[Entry]:
         """Return the entries of these kinds, or the last `last` of them.
+
+        With `most`, entries are left out evenly if there are more; those that are not indexed yet are kept.
 
         Of the kinds that are stored in tables, only a few entries are available.
         """
@@ -128,6 +132,8 @@ class Reader:
         if len(lines := self._lines()):
             codes = [code for code, kind in enumerate(KINDS) if kind in kinds]
             lines = lines[np.isin(lines[:, 3], codes)]
+            if most is not None and len(lines) > most:
+                lines = lines[np.linspace(0, len(lines) - 1, most).round().astype(int)]
             found = self._read_lines(lines[-last:] if last is not None else lines)
         found += [entry for entry in self._tail if entry.event.kind in kinds]
         return found if last is None else found[-last:]

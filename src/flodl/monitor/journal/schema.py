@@ -38,6 +38,7 @@ _TYPES: dict[str, dict[str, type | tuple[type, ...]]] = {
     "sync": {"duration_s": _NUMBER},
     "run_end": {"status": str, "message": str, "duration_s": _NUMBER},
     "config": {"config": list, "total_epochs": int, "versions": dict},
+    "ranks": {"ranks": list, "totals": dict, "slices": dict, "pace": dict, "syncs": list, "policy": str},
 }
 _NOTHING: frozenset[str] = frozenset()
 

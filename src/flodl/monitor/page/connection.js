@@ -4,7 +4,7 @@
 // A browser opens at most six connections to a server. So the server allows a few streams per browser, and the other
 // pages poll: there is always a connection left for requests.
 const POLL_INTERVAL_MS = 1000;
-const MESSAGES = ["epoch", "tick", "told", "graph", "config", "complete", "reset"];
+const MESSAGES = ["epoch", "tick", "told", "graph", "config", "ranks", "complete", "reset"];
 
 async function decompress(text) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
@@ -92,6 +92,7 @@ class Follower {
     else if (name === "told") run.addEvent(data);
     else if (name === "graph") run.graph = data;
     else if (name === "config") run.addSettings(data);
+    else if (name === "ranks") extendRankWork(run.rank_work, data);
     else if (run.running) run.status.state = "finished";
     run.last_id = id;
     this.onChange(name);

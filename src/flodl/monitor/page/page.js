@@ -11,7 +11,7 @@ class RunPage {
     this.live = live;
     this.setState(state);
     byId("rank").addEventListener("change", ({ target }) => this.chooseRank(Number(target.value)));
-    setInterval(() => this.run.running && this.header.showNumbers(), 1000);
+    setInterval(() => this.run.running && this.showTime(), 1000);
     if (live) setInterval(() => this.fetchRanks(), RANKS_INTERVAL_MS);
     if (live && this.run.status.followed) setInterval(() => this.fetchStatus(), STATUS_INTERVAL_MS);
   }
@@ -33,12 +33,13 @@ class RunPage {
         resources: new ResourcesPanel(run),
         epochs: new EpochsPanel(run),
         events: new EventsPanel(run),
+        rankWork: new RankWorkPanel(run),
       };
     }
     this.picture = run.svg ? URL.createObjectURL(new Blob([run.svg], { type: "image/svg+xml" })) : null;
     this.pictureVersion = run.last_id;
-    this.show(["epoch", "tick", "told", "graph"]);
-    if (isDifferentRun) panels.metrics.chart.resetZoom();
+    this.show(["epoch", "tick", "told", "graph", "ranks"]);
+    if (isDifferentRun) for (const { chart } of [panels.metrics, panels.rankWork]) chart.resetZoom();
     if (this.live && run.running) {
       this.follower = new Follower(run, { onChange: (name) => this.scheduleDraw(name), onReset: () => this.reload() });
     }
@@ -69,9 +70,15 @@ class RunPage {
       showTiers(this.run);
     }
     if (has("told") || has("config")) showConfig(this.run);
+    if (has("ranks") || has("told")) this.panels.rankWork.show();
     if (has("graph")) showGraph(this.run, this.live ? `graph.svg?server=${this.run.server}&at=${this.pictureVersion}` : this.picture);
     showRanks(this.run, this.live ? (rank) => this.chooseRank(rank) : null);
     arrange();
+  }
+
+  showTime() {
+    this.header.showNumbers();
+    this.panels.rankWork.show();
   }
 
   async reload(rank = this.run.rank) {
@@ -112,6 +119,7 @@ class RunPage {
   redraw() {
     this.panels.metrics.chart.build();
     this.panels.resources.chart.build();
+    this.panels.rankWork.redraw();
   }
 }
 

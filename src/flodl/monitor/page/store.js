@@ -17,6 +17,7 @@ class Run {
     Object.assign(this, state);
     this.history = state.history.map(restoreNonFinite);
     this.ranks = state.ranks.map(restoreNonFinite);
+    this.rank_work = state.rank_work ?? {};
     // Without a prototype, a metric may have any name, even `__proto__`.
     this.metrics = Object.assign(Object.create(null), restoreNonFiniteLines(state.metrics));
     this.resources.lines = Object.assign(Object.create(null), state.resources.lines);

@@ -33,7 +33,7 @@ from .subscribers import Subscriber, Subscribers
 # Per browser: it opens at most six connections to a server, and each page needs one for its requests.
 _MAX_STREAMS = 4
 _MAX_EXTRA_BYTES = 4096
-_PANELS = ("history", "metrics", "resources", "progress", "config", "graph", "events", "ranks")
+_PANELS = ("history", "metrics", "resources", "progress", "config", "graph", "events", "ranks", "rank_work")
 
 
 class Routes:

@@ -43,6 +43,8 @@ def frame(entries: Iterable[Entry], *, rank: int, total_epochs: int) -> bytes:
                 parts.append(message("epoch", epoch_with_id(entry, total_epochs), entry.id))
         elif kind == "graph":
             parts.append(message("graph", entry.event.data, entry.id))
+        elif kind == "ranks":
+            parts.append(message("ranks", entry.event.data, entry.id))
         elif kind == "config":
             parts.append(message("config", {**entry.event.data, "rank": entry.event.rank}, entry.id))
         else:

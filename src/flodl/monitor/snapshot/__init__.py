@@ -1,6 +1,7 @@
 """The state of a run as plain data, read from its journal: what the live page, archives and exports show."""
 
 from .history import epoch_record, epoch_with_id, merge_history
+from .rank_work import rank_work
 from .series import last_step, latest_progress, metric_series
 from .snapshot import event_record, graph_svg, snapshot
 from .status import Run, status
@@ -15,6 +16,7 @@ __all__ = [
     "latest_progress",
     "merge_history",
     "metric_series",
+    "rank_work",
     "snapshot",
     "status",
 ]

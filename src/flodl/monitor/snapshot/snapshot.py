@@ -9,6 +9,7 @@ from flodl.core.files import read_limited
 
 from ..journal import Entry, Reader
 from .history import epoch_with_id, merge_history
+from .rank_work import rank_work
 from .series import latest_progress, metric_series, rank_summaries, resource_series
 from .starts import Start, starts_of
 from .status import Run, status
@@ -48,6 +49,7 @@ def snapshot(
         "graph": _latest_data(reader.entries({"graph"})),
         "events": [event_record(entry) for entry in sorted(events)],
         "ranks": rank_summaries(reader, firsts),
+        "rank_work": rank_work(reader),
     }
 
 

@@ -9,6 +9,8 @@ from flodl.core import TrainError
 from flodl.distributed.coordination import Coordinator
 from flodl.distributed.coverage import Epochs
 
+from .report import Coverage
+
 Ranges = Sequence[Sequence[int]]
 
 
@@ -82,3 +84,53 @@ def check_ranges(parts: Mapping[str, Any], *, on_ranks: bool) -> None:
 def num_batches_in(committed: Ranges, batch_size: int) -> int:
     """Return how many batches these positions are."""
     return sum(-(-(stop - start) // batch_size) for start, stop in committed)
+
+
+class CoverageCount:
+    """Counts which samples of each epoch are committed.
+
+    >>> count = CoverageCount(num_samples=8)
+    >>> for epoch, ranges in ((0, [(0, 4)]), (0, [(4, 8)]), (1, [(2, 6)])):
+    ...     count.add(epoch, ranges)
+    >>> count.report()
+    Coverage(num_samples=8, epochs=1, partial=4, missing=0, repeated=0)
+    """
+
+    def __init__(self, num_samples: int) -> None:
+        self._num_samples = num_samples
+        # Of epochs that are not complete: sorted ranges that do not touch.
+        self._open: dict[int, list[tuple[int, int]]] = {}
+        self._num_complete = self._num_repeated = 0
+        self._last_complete = -1
+
+    def resume(self, epoch: int, committed: Ranges) -> None:
+        """These samples were trained before."""
+        self._open[epoch] = [(start, stop) for start, stop in committed]
+
+    def add(self, epoch: int, ranges: Ranges) -> None:
+        found = self._open.setdefault(epoch, [])
+        for start, stop in ranges:
+            merged = self._merge(found, start, stop)
+            found = self._open[epoch] = merged
+        if found == [(0, self._num_samples)]:
+            del self._open[epoch]
+            self._num_complete += 1
+            self._last_complete = max(self._last_complete, epoch)
+
+    def _merge(self, found: list[tuple[int, int]], start: int, stop: int) -> list[tuple[int, int]]:
+        self._num_repeated += sum(max(0, min(stop, b) - max(start, a)) for a, b in found)
+        touching = [each for each in found if each[0] <= stop and each[1] >= start]
+        whole = (min([start, *(a for a, _ in touching)]), max([stop, *(b for _, b in touching)]))
+        return sorted([*(each for each in found if each not in touching), whole])
+
+    def report(self) -> Coverage:
+        counts = {epoch: sum(b - a for a, b in found) for epoch, found in self._open.items()}
+        # Ranks may begin an epoch before the one before it is complete, but they do not complete it.
+        passed = [count for epoch, count in counts.items() if epoch < self._last_complete]
+        return Coverage(
+            self._num_samples,
+            self._num_complete,
+            sum(counts.values()) - sum(passed),
+            self._num_samples * len(passed) - sum(passed),
+            self._num_repeated,
+        )

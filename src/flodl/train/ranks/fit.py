@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -37,11 +35,12 @@ from .adopt import Progress, WeightsCheck, adopt, settings_for_ranks, sums_of
 from .checks import check_data, check_session, check_skipped
 from .coverage import committed_in, start_state
 from .payload import Payload, read_saved, shared_folder, write_payload
-from .report import RanksReport, Recorder
+from .recorder import Recorder
+from .report import RanksReport
 from .settings import RankSettings
 from .sync import make_remote_worker, make_worker
+from .watch import watched
 
-POLL_S = 0.05
 MEETINGS = {
     "sync": MeetingSettings(quorum=1.0),
     # 2 of 3 ranks meet, 3 of 4, 5 of 8; of two, both. A late rank brings its work to the next meeting.
@@ -90,7 +89,11 @@ class RanksFit:
         self._skipped_row = 0
         self._version = -1
         self._told: dict[str, Any] = {}
-        self._recorder = Recorder(ranks)
+        self._recorder = Recorder(
+            ranks.policy,
+            num_samples=self._num_samples,
+            emit=lambda update: run.reports.event("ranks", **update),
+        )
         self._supervisor: Supervisor | None = None
 
     def train(self, folder: Path, optimizer: Callable[..., Optimizer] | Optimizer) -> None:
@@ -100,6 +103,7 @@ class RanksFit:
         session.start.limit = run.progress.limit
         begin_epoch(run, loader)
         progress.committed, progress.sums = self._resumed(), sums_of(session)
+        self._recorder.resume(session.epochs, progress.committed)
         state = start_state(
             num_samples=self._num_samples,
             unit=self._unit,
@@ -114,7 +118,7 @@ class RanksFit:
         try:
             with open_engine(self._ranks.placement) as engine:
                 self._supervisor = self._supervise(folder, state, engine)
-                with watched(run, self._supervisor):
+                with watched(run, self._supervisor, self._recorder):
                     outcome = self._supervisor.run()
         except DistributedError as error:
             raise TrainError(f"training on {self._ranks.describe()} ended: {error}") from error
@@ -268,26 +272,6 @@ class RanksFit:
             if progress.committed:
                 adopt(run, self._loader, self._state, saved, progress)
         run.exit_if_asked()
-
-
-@contextmanager
-def watched(run: Run, supervisor: Supervisor) -> Iterator[None]:
-    """Stop the supervisor after a signal or `trainer.stop()`; it waits for ranks and does not see them."""
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(POLL_S):
-            if run.stop_request or run.session.stop_reason:
-                supervisor.stop(run.stop_request.signal or run.session.stop_reason)
-                return
-
-    thread = threading.Thread(target=watch, name="flodl-watch", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
 
 
 __all__ = ["RanksReport", "fit_on_ranks"]
