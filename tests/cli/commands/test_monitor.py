@@ -88,7 +88,23 @@ def test_a_dash_means_standard_output(run, tmp_path, monkeypatch):
 def test_csv_takes_one_run(run, tmp_path):
     done = invoke(run, run, "--csv", tmp_path / "a.csv")
     assert done.exit_code == 2
-    assert "--csv and --log take one run" in done.output
+    assert "--csv, --log and --ranks take one run" in done.output
+
+
+def test_the_timeline_of_ranks_is_written_as_a_picture_or_a_page(run, tmp_path):
+    row = {"rank": 0, "device": "cpu", "state": "finished", "since_s": 12.0, "train_s": 2.0}
+    data = {"start_s": 10.0, "number": 0, "ranks": [row], "slices": {"0": [[10.0, 12.0, 2.0, 0.0, 0.0]]}}
+    with Journal.open(run) as journal:
+        journal.write(Event("ranks", data))
+    for name in ("ranks.svg", "ranks.html"):
+        done = invoke(run, "--ranks", tmp_path / name)
+        assert done.output == f"written to {tmp_path / name}\n"
+        assert 'aria-label="Timeline of 1 ranks"' in (tmp_path / name).read_text()
+
+
+def test_a_run_on_one_device_has_no_timeline_of_ranks(run, tmp_path):
+    with pytest.raises(MonitorError, match=r"was not trained on several ranks"):
+        invoke(run, "--ranks", tmp_path / "ranks.svg")
 
 
 @pytest.mark.slow

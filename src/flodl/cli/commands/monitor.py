@@ -26,6 +26,12 @@ _MAX_CHECKED_BYTES = 200_000_000
 @click.option(
     "--log", "log_file", type=_TEXT_FILE, help="Write one line per epoch (- for standard output), and exit."
 )
+@click.option(
+    "--ranks",
+    "rank_timeline",
+    type=_FILE,
+    help="Write the timeline of several ranks as an .svg picture or an .html page, and exit.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the epochs as JSON, and exit.")
 @click.option("--port", default=3000, show_default=True, help="The port, or the next free one.")
 @click.option(
@@ -42,6 +48,7 @@ def command(
     html: Path | None,
     csv: Path | None,
     log_file: Path | None,
+    rank_timeline: Path | None,
     as_json: bool,
     port: int,
     host: str,
@@ -55,15 +62,19 @@ def command(
     """
     if as_json:  # `--json -` means standard output, as it does for a table
         runs = tuple(run for run in runs if run != _STANDARD_OUTPUT) or runs
-    if (csv or log_file) and len(runs) > 1:
+    if (csv or log_file or rank_timeline) and len(runs) > 1:
         raise click.UsageError(
-            "--csv and --log take one run. Pass one run, or use --html to compare several."
+            "--csv, --log and --ranks take one run. Pass one run, or use --html to compare several."
         )
     _check_journals(runs)
     if html:
         from flodl.monitor.exports import save_html
 
         click.echo(f"written to {save_html(html, runs)}")
+    if rank_timeline:
+        from flodl.monitor.exports import save_rank_timeline
+
+        click.echo(f"written to {save_rank_timeline(rank_timeline, runs[0])}")
     if csv or log_file:
         from flodl.monitor import exports
 
@@ -80,7 +91,7 @@ def command(
         from flodl.monitor.snapshot import snapshot
 
         click.echo(dumps({str(run): snapshot(run, max_points=2)["history"] for run in runs}))
-    if not (html or csv or log_file or as_json):
+    if not (html or csv or log_file or rank_timeline or as_json):
         _serve(runs, port=port, host=host, token=token, open_browser=open_browser)
 
 

@@ -23,7 +23,11 @@ def save_rank_timeline(path: str | os.PathLike[str], run: Run | Mapping[str, Any
     found = run if isinstance(run, Mapping) else rank_work(Reader.of(run))
     if not found:
         raise MonitorError(
-            f"{run} was not trained on several ranks, so it has no timeline of them. Train it with "
+            f"{_name(run)!r} was not trained on several ranks, so it has no timeline of them. Train it with "
             "Trainer(devices=[…])."
         )
     return write_export(path, timeline_svg(found) if suffix == ".svg" else timeline_html(found))
+
+
+def _name(run: Any) -> str:
+    return str(run.path.parent if isinstance(run, Reader) else run)

@@ -6,7 +6,7 @@ const ACTIVITIES = [
   ["computing", "--series-0"],
   ["reducing", "--series-4"],
   ["waiting", "--series-6"],
-  ["paused", "--edge"],
+  ["paused", "--edge", "paused (evaluation, saving)"],
 ];
 const SYNC_COLOR = "--series-5";
 const PACE_COLOR = "--series-2";
@@ -126,7 +126,7 @@ class LanesChart extends LineChart {
       });
     }
     this.drawPace(plot, lane, top + 42 * ratio);
-    if (lane.joined > 0.02 * (this.columns[0].at(-1) || 1)) this.drawJoined(ctx, position(lane.joined), y);
+    if (this.syncs.length && lane.joined > this.syncs[0][0]) this.drawJoined(ctx, position(lane.joined), y);
     if (lane.lost) this.drawLost(ctx, position(lane.ended), y + high / 2);
   }
 
@@ -190,7 +190,7 @@ class LanesChart extends LineChart {
 // What a rank did at a moment, in words, with the color of it.
 function describeMoment({ slices, pace, ended, lost }, x) {
   const found = slices.find(([start, end]) => start <= x && x <= end);
-  if (!found) return lost && x >= ended ? { text: `lost: ${lost}`, color: "--bad" } : { text: "—", color: "--edge" };
+  if (!found) return lost && x >= ended ? { text: "lost", color: "--bad" } : { text: "—", color: "--edge" };
   const [start, end, ...parts] = found;
   const whole = end - start || 1;
   const shares = [...parts, whole - parts[0] - parts[1] - parts[2]].map((spent) => spent / whole);

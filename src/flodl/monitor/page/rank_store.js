@@ -51,9 +51,9 @@ function extendRankWork(work, update) {
   }
 }
 
-// What a rank does now, as a slice up to this moment; null if it has ended.
-function openSlice({ state, since_s, ended_s }, now) {
-  if (ended_s || now <= since_s) return null;
+// What a rank does now, as a slice up to this moment; null if it has not joined yet or has ended.
+function openSlice({ state, since_s, joined_s, ended_s }, now) {
+  if (!joined_s || ended_s || now <= since_s) return null;
   const spent = now - since_s;
   const isComputing = state === "running" || state === "late";
   return [since_s, now, isComputing ? spent : 0, 0, state === "waiting" ? spent : 0];

@@ -24,9 +24,9 @@ class RankWorkPanel {
 
   legendItems() {
     const items = [...ACTIVITIES, ["sync", SYNC_COLOR], ["batches between two syncs", PACE_COLOR]];
-    return items.map(([label, color], at) => {
+    return items.map(([label, color, longer], at) => {
       const item = element("span");
-      item.append(swatch(color, at < ACTIVITIES.length ? "point" : ""), document.createTextNode(label));
+      item.append(swatch(color, at < ACTIVITIES.length ? "point" : ""), document.createTextNode(longer ?? label));
       return item;
     });
   }
@@ -102,8 +102,9 @@ class RankWorkPanel {
     return line;
   }
 
-  showTimeline({ start_s, slices, pace, syncs }, ranks, now) {
-    const since = (time) => time - start_s;
+  showTimeline({ slices, pace, syncs, ranks: rows }, ranks, now) {
+    const origin = originOf({ slices, ranks: rows });
+    const since = (time) => time - origin;
     const lanes = ranks.map((rank) => {
       const all = [...(slices[rank.rank] ?? []), ...(rank.open ? [rank.open] : [])];
       const end = rank.ended_s || now;
@@ -120,11 +121,12 @@ class RankWorkPanel {
     this.chart.showLanes(lanes, syncs.map(([time, count]) => [since(time), count]), Math.max(since(now), 0.001));
   }
 
-  showSpeed({ start_s, speed, ranks }) {
+  showSpeed({ slices, speed, ranks }) {
+    const origin = originOf({ slices, ranks });
     const lines = ranks.map(({ rank, device }) => {
       const points = speed[rank] ?? [];
       const label = `rank ${rank} · ${device}`;
-      return makeLine(label, label, points.map(([time]) => time - start_s), points.map(([, value]) => value), this.styles.of(label), { group: "", label });
+      return makeLine(label, label, points.map(([time]) => time - origin), points.map(([, value]) => value), this.styles.of(label), { group: "", label });
     });
     this.speed.show(lines);
     this.legend.show(lines);
@@ -134,6 +136,12 @@ class RankWorkPanel {
     this.chart.build();
     this.speed.build();
   }
+}
+
+// The time axis starts when the first rank joined.
+function originOf({ slices, ranks }) {
+  const starts = ranks.map(({ rank, since_s }) => slices[rank]?.[0]?.[0] ?? since_s);
+  return Math.min(...starts);
 }
 
 // A rank with the time of what it does now.

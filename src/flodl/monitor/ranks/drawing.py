@@ -12,7 +12,12 @@ from .text import facts, rank_rows
 WIDTH, LEFT, RIGHT, TOP = 1000, 150, 16, 46
 _LANE, _BAR, _PACE = 50, 20, 14
 _MAX_SLICES, _MAX_SYNCS = 700, 250
-_KINDS = (("compute", "computing"), ("reduce", "reducing"), ("wait", "waiting"), ("pause", "paused"))
+_KINDS = (
+    ("compute", "computing"),
+    ("reduce", "reducing"),
+    ("wait", "waiting"),
+    ("pause", "paused (evaluation, saving)"),
+)
 _STEPS_S = (0.001, 0.01, 0.1, 1, 2, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 21600, 86400, 604800)
 _STYLE = """
 text { font: 12px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; fill: #1b2230; }
@@ -59,8 +64,9 @@ def timeline_svg(found: Mapping[str, Any]) -> str:
     parts = [*_legend(), *_syncs(found["syncs"], axis), *_axis(axis, bottom)]
     for index, row in enumerate(rows):
         y = TOP + _LANE * index
-        parts += _lane(row, slices[row["rank"]], axis, y)
-        parts += _pace(found["pace"].get(str(row["rank"]), []), axis, y + _BAR + 22, most_batches)
+        parts += _lane(row, slices[row["rank"]], axis, y, found["syncs"])
+        points, end_s = found["pace"].get(str(row["rank"]), []), row["ended_s"] or axis.end_s
+        parts += _pace(points, axis, y + _BAR + 22, most_batches, axis.x(end_s))
     height = bottom + 40
     label = f"Timeline of {len(rows)} ranks"
     return (
@@ -75,7 +81,7 @@ def _legend() -> Iterable[str]:
     for name, label in _KINDS:
         yield f'<rect class="{name}" x="{x}" y="12" width="11" height="11" rx="2"/>'
         yield f'<text class="quiet" x="{x + 16}" y="22">{label}</text>'
-        x += 30 + 7 * len(label)
+        x += 30 + round(6.2 * len(label))
     yield f'<path class="sync" d="M{x + 4} 11v13"/><text class="quiet" x="{x + 11}" y="22">sync</text>'
     x += 54
     yield f'<path class="pace" d="M{x} 20h7v-6h7"/>'
@@ -89,7 +95,9 @@ def _syncs(marks: Sequence[Sequence[float]], axis: Axis) -> Iterable[str]:
         yield f'<path class="sync" d="{"".join(f"M{axis.x(time_s)} {TOP - 16}v10" for time_s, _ in shown)}"/>'
 
 
-def _lane(row: Mapping[str, Any], lane: Sequence[Any], axis: Axis, y: int) -> Iterable[str]:
+def _lane(
+    row: Mapping[str, Any], lane: Sequence[Any], axis: Axis, y: int, syncs: Sequence[Sequence[float]]
+) -> Iterable[str]:
     where = " · ".join(escape(str(text)) for text in (row["device"], row["host"]) if text)
     yield f'<text x="12" y="{y + 15}">rank {row["rank"]}</text>'
     yield f'<text class="quiet" x="12" y="{y + 30}">{where[:24]}</text>'
@@ -102,7 +110,7 @@ def _lane(row: Mapping[str, Any], lane: Sequence[Any], axis: Axis, y: int) -> It
             yield f'<path class="{name}" d="{"".join(found)}"/>'
     if not lane:
         return
-    if row["joined_s"] > axis.start_s + 0.02 * (axis.end_s - axis.start_s):
+    if syncs and row["joined_s"] > syncs[0][0]:
         x = axis.x(row["joined_s"])
         yield f'<path class="joined" d="M{x - 5} {y - 3}h10l-5 8z"><title>joined</title></path>'
     if row["lost"]:
@@ -125,12 +133,14 @@ def _boxes(each: Slice, axis: Axis, y: int) -> Iterable[tuple[str, str]]:
             yield name, f"M{x} {round(low, 1)}h{width}v{height}h-{width}z"
 
 
-def _pace(points: Sequence[Sequence[float]], axis: Axis, low: int, most: float) -> Iterable[str]:
+def _pace(
+    points: Sequence[Sequence[float]], axis: Axis, low: int, most: float, right: float
+) -> Iterable[str]:
     if not points or not most:
         return
     heights = [(axis.x(time_s), round(low - _PACE * batches / most, 1)) for time_s, batches in points]
     steps = "".join(f"H{x}V{y}" for x, y in heights[1:])
-    yield f'<path class="pace" d="M{heights[0][0]} {heights[0][1]}{steps}H{axis.x(axis.end_s)}">'
+    yield f'<path class="pace" d="M{heights[0][0]} {heights[0][1]}{steps}H{right}">'
     yield f"<title>{points[-1][1]:g} batches between the last two syncs</title></path>"
 
 

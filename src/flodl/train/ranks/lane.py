@@ -20,8 +20,9 @@ class Lane:
 
     def __init__(self, report: RankReport, now_s: float) -> None:
         self.report = report
-        self.joined_s = self.since_s = self.seen_s = now_s
-        self.ended_s = 0.0
+        # Before it joins, its process starts.
+        self.joined_s, self.ended_s = 0.0, 0.0
+        self.since_s = self.seen_s = now_s
         self._doing, self._is_late = "pause", False
         # Its plans that are not finished, as samples and batches of each.
         self._plans: list[tuple[int, int]] = []
@@ -33,8 +34,8 @@ class Lane:
         self._speed = 0.0
 
     def join(self, now_s: float) -> None:
-        self._until(now_s)
-        self.joined_s, self.report.state = now_s, "joined"
+        self.joined_s = self.since_s = now_s
+        self.report.state = "joined"
 
     def plan(self, now_s: float, samples: int, batches: int) -> None:
         if not self._plans:
@@ -84,7 +85,8 @@ class Lane:
         if self.ended_s:
             self.report.lost = self.report.lost or lost
             return
-        self._until(now_s)
+        if self.joined_s:
+            self._until(now_s)
         self.ended_s = now_s
         self.report.lost = lost
         self.report.state = "lost" if lost else "finished"

@@ -16,6 +16,8 @@ from .report import RankReport, RanksReport
 
 # The time between two events grows with the run, so that their number is bounded.
 _FIRST_INTERVAL_S, _LAST_INTERVAL_S, _INTERVALS = 0.5, 10.0, 1000
+# Rare, and too important to wait.
+_AT_ONCE = ("lost", "evict")
 _MAX_SLICES, _MAX_SYNCS, _MAX_PACES = 1024, 64, 16
 
 
@@ -66,7 +68,10 @@ class Recorder:
             elif (lane := self._lanes.get(record.get("rank", -1))) is not None:
                 self._of_rank(lane, now_s, record)
             self._is_new = True
-        self.flush_if_due()
+        if record["kind"] in _AT_ONCE:
+            self.flush()
+        else:
+            self.flush_if_due()
 
     def _start(self, now_s: float, record: dict[str, Any]) -> None:
         report = RankReport(record["rank"], record["device"], str(record.get("host") or ""))
