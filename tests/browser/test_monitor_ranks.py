@@ -91,8 +91,8 @@ def test_the_report_the_table_and_the_charts_are_shown(
     page = seen.page
     facts = page.locator("#rank-facts dd").all_text_contents()
     assert facts == ["8", "8.3%", "8.3%", "0.0%", "24 KB", "0.2500", "2400 of 1000 samples of an epoch"]
-    assert cells(page, 0)[:4] == ["rank 0", "cuda:0", "running", "4"]
-    assert cells(page, 0)[6:11] == ["33.3%", "133", "75.0%", "0.0%", "25.0%"]
+    assert cells(page, 0)[:4] == ["rank 0", "cuda:0", "ended", "4"]
+    assert cells(page, 0)[6:11] == ["33.3%", "133/s", "75.0%", "0.0%", "25.0%"]
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator("#speed-legend .entry").count() == 3
     assert seen.messages == []
@@ -114,6 +114,7 @@ def test_a_live_page_follows_the_ranks(visit: Any, monitor: Monitor) -> None:
     assert seen.page.locator("#rank-work").is_hidden()
     monitor.emit(Event("ranks", update(0, start_s)))
     seen.page.locator("#rank-work").wait_for()
+    assert cells(seen.page, 1)[2] == "running"
     lost = {"state": "lost", "lost": "its process ended", "ended_s": start_s + 2.0}
     monitor.emit(Event("ranks", update(1, start_s, **lost)))
     seen.page.get_by_text("lost: its process ended").wait_for()

@@ -72,7 +72,7 @@ class RankWorkPanel {
   showTable(ranks, now) {
     const severalHosts = new Set(ranks.map(({ host }) => host)).size > 1;
     const samples = ranks.reduce((total, row) => total + row.samples, 0);
-    const names = ["Batches per sync", "Updates", "Samples", "Share", "Samples/s", "Computing", "Reducing", "Idle", "Waiting", "Sent", "Last seen"];
+    const names = ["Batches per sync", "Updates", "Samples", "Share", "Speed", "Computing", "Reducing", "Idle", "Of it waiting", "Sent", "Last seen"];
     const heads = [["Rank"], ["Device"], ...(severalHosts ? [["Host"]] : []), ["State"], ...names.map((name) => [name, "number"])];
     const rows = ranks.map((row) => this.rankLine(row, { samples, now, severalHosts }));
     fillTable(byId("rank-table"), heads, rows);
@@ -90,15 +90,17 @@ class RankWorkPanel {
       [String(rank.updates), "number"],
       [String(rank.samples), "number"],
       [formatShare(rank.samples, samples), "number"],
-      [rank.train_s ? formatCount(Math.round(rank.samples / rank.train_s)) : "—", "number"],
+      [rank.train_s ? `${formatCount(Math.round(rank.samples / rank.train_s))}/s` : "—", "number"],
       ...["train_s", "reduce_s"].map((name) => [formatShare(rank[name], whole), "number"]),
       [formatShare(rank.wait_s + rank.pause_s, whole), "number"],
       [formatShare(rank.wait_s, whole), "number"],
       [formatBytes(rank.num_bytes), "number"],
       [since < 1 ? "now" : `${formatClock(since)} ago`, "number quiet"],
     ]);
-    const state = rank.lost ? `lost: ${rank.lost}` : rank.state;
-    line.children[severalHosts ? 3 : 2].append(swatch(RANK_STATES[rank.state] ?? "--quiet", "point"), document.createTextNode(state));
+    // A program that was killed could not record the end of its ranks.
+    const state = this.run.running || rank.ended_s ? rank.state : "ended";
+    const text = rank.lost ? `lost: ${rank.lost}` : state;
+    line.children[severalHosts ? 3 : 2].append(swatch(RANK_STATES[state] ?? "--quiet", "point"), document.createTextNode(text));
     return line;
   }
 
