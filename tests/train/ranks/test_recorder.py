@@ -162,6 +162,19 @@ def test_what_is_recorded_before_a_long_window_is_passed_on_in_time(run):
     assert len(run.events) == count
 
 
+def test_a_sign_of_life_is_when_a_rank_was_last_seen(run):
+    run.plan(1.0, 0, 5)
+    run.at(7.0, "beat", rank=0)
+    fast, slow = run.events[-1]["ranks"]
+    assert (fast["seen_s"], slow["seen_s"]) == (1007.0, 1000.0)
+    assert fast["state"] == "running"
+
+
+def test_the_report_says_over_what_weights_are_averaged(run):
+    run.at(1.0, "link", rank=0, backend="gloo", reason="the model is on the CPU")
+    assert run.recorder.report().to_dict()["link"] == "gloo: the model is on the CPU"
+
+
 def test_a_loss_is_passed_on_at_once(run):
     run.at(0.01, "lost", rank=1, reason="its process ended")
     assert run.events[-1]["ranks"][1]["state"] == "lost"

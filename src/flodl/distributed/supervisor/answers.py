@@ -63,6 +63,7 @@ def _note_link(run: Run, member: Member, backend: str, reason: str) -> None:
 
 def _beat(run: Run, member: Member, message: Beat) -> None:
     run.hearing.advance(member.rank, message.progress)
+    run.log.pass_on("beat", rank=member.rank)
 
 
 def _adopted(run: Run, member: Member, message: Adopted) -> None:

@@ -25,12 +25,20 @@ class RunLog:
     def write(self, kind: str, **fields: Any) -> None:
         if self._file is None and self._on_event is None:
             return
-        record = {"t_ms": round(1000.0 * (time.monotonic() - self._start_s), 3), "kind": kind, **fields}
+        record = self._record(kind, fields)
         if self._file is not None:
             self._file.write(json.dumps(record, default=str) + "\n")
             self._file.flush()
         if self._on_event is not None:
             self._on_event(record)
+
+    def pass_on(self, kind: str, **fields: Any) -> None:
+        """Pass a record to the callback only: it is frequent, and not worth a line of the file."""
+        if self._on_event is not None:
+            self._on_event(self._record(kind, fields))
+
+    def _record(self, kind: str, fields: Record) -> Record:
+        return {"t_ms": round(1000.0 * (time.monotonic() - self._start_s), 3), "kind": kind, **fields}
 
     def close(self) -> None:
         if self._file is not None:

@@ -55,6 +55,7 @@ class RankWorkPanel {
       ["Sent", formatBytes(sum("num_bytes"))],
       ["Divergence", totals.divergence === undefined ? "—" : formatValue(totals.divergence)],
       ["Coverage", formatCoverage(totals.coverage)],
+      ...(totals.link ? [["Link", totals.link.split(":")[0]]] : []),
     ];
     byId("rank-facts").replaceChildren(
       ...facts.map(([name, text]) => {

@@ -127,6 +127,7 @@ def _totals(update: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(found, dict):
         return {}
     totals: dict[str, Any] = {name: _number(found.get(name)) for name in ("syncs", "samples", "num_bytes")}
+    totals["link"] = str(found.get("link") or "")
     if isinstance(divergence := found.get("divergence"), int | float):
         totals["divergence"] = _number(divergence)
     if isinstance(coverage := found.get("coverage"), dict):

@@ -11,12 +11,12 @@ SyncMark = tuple[float, int]
 
 
 def thin(slices: Sequence[Slice], most: int) -> list[Slice]:
-    """Merge neighboring short slices until there are about half of `most`, if there are more than `most`.
+    """Merge neighboring short slices if there are more than `most`.
 
     The seconds of a merged slice are the sums of its parts, so totals do not change.
 
-    >>> thin([(0.0, 1.0, 1.0, 0.0, 0.0), (1.0, 2.0, 0.0, 0.0, 1.0), (2.0, 100.0, 98.0, 0.0, 0.0)], 2)
-    [(0.0, 2.0, 1.0, 0.0, 1.0), (2.0, 100.0, 98.0, 0.0, 0.0)]
+    >>> thin([(0.0, 1.0, 1.0, 0.0, 0.0), (1.0, 2.0, 0.0, 0.0, 1.0), (2.0, 3.0, 1.0, 0.0, 0.0)], 2)
+    [(0.0, 3.0, 2.0, 0.0, 1.0)]
     """
     if len(slices) <= most:
         return list(slices)
@@ -44,7 +44,7 @@ def thin_syncs(marks: Sequence[SyncMark], most: int) -> list[SyncMark]:
     """Merge neighboring syncs if there are more than `most`; a merged one has their number.
 
     >>> thin_syncs([(0.0, 1), (1.0, 1), (2.0, 3)], 2)
-    [(1.0, 2), (2.0, 3)]
+    [(2.0, 5)]
     """
     if len(marks) <= most:
         return list(marks)

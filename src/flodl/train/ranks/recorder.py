@@ -115,6 +115,9 @@ class Recorder:
                 report.updates += batches
                 report.samples += samples
 
+    def _on_link(self, now_s: float, record: dict[str, Any]) -> None:
+        self._report.link = f"{record['backend']}: {record['reason']}"
+
     def _on_save(self, now_s: float, record: dict[str, Any]) -> None:
         for lane in self._lanes.values():
             lane.pause(now_s)
@@ -154,6 +157,7 @@ class Recorder:
                 "num_bytes": report.num_bytes,
                 **({} if report.divergence is None else {"divergence": report.divergence}),
                 "coverage": asdict(report.coverage),
+                "link": report.link,
             },
             "ranks": [self._lanes[rank].row() for rank in sorted(self._lanes)],
             "slices": {str(rank): _rounded(thin(slices, most)) for rank, (slices, _) in found.items()},

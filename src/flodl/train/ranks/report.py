@@ -90,6 +90,8 @@ class RanksReport:
     syncs: int = 0
     samples: int = 0
     divergence: float | None = None
+    # Over what the weights were averaged, and why: "host: NCCL cannot be used: ranks 0 and 1 share a GPU".
+    link: str = ""
     coverage: Coverage = field(default_factory=Coverage)
     history: RankHistory = field(default_factory=RankHistory, repr=False, compare=False)
 
@@ -126,7 +128,17 @@ class RanksReport:
             }
             for rank in self.ranks
         ]
-        names = ("policy", "syncs", "samples", "num_bytes", "idle", "waiting", "reducing", "divergence")
+        names = (
+            "policy",
+            "syncs",
+            "samples",
+            "num_bytes",
+            "idle",
+            "waiting",
+            "reducing",
+            "divergence",
+            "link",
+        )
         own = {name: getattr(self, name) for name in names}
         return {**own, "coverage": asdict(self.coverage), "ranks": ranks}
 
