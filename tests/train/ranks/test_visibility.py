@@ -2,12 +2,12 @@
 
 import json
 import os
+import signal
 import time
 from urllib.request import urlopen
 
 import pytest
 
-from flodl.distributed.ranks import Fault
 from flodl.monitor import Monitor
 from flodl.monitor.exports import save_rank_timeline
 from flodl.monitor.snapshot import snapshot
@@ -16,8 +16,14 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_slow_and_a_lost_rank_are_visible_during_the_run_and_afterwards(make, data, supervision, tmp_path):
+    calls = []
+
     def loss_of(model, x, y):
-        time.sleep(0.01 if os.environ.get("FLODL_RANK") == "1" else 0.0)
+        rank = os.environ.get("FLODL_RANK")
+        calls.append(rank)
+        if rank == "2" and len(calls) > 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.01 if rank == "1" else 0.0)
         return (model(x) - y).square().mean()
 
     monitor = Monitor(3, tmp_path / "run", console=False, resources=False)
@@ -29,7 +35,7 @@ def test_a_slow_and_a_lost_rank_are_visible_during_the_run_and_afterwards(make, 
             with urlopen(f"{url}api/rank_work") as response:
                 live.append(json.load(response))
 
-    supervision.use(faults=[Fault(2, "batch", 3)], on_record=look)
+    supervision.use(on_record=look)
     trainer = make(None, loss_of, devices=["cpu"] * 3, monitor=monitor)
     result = trainer.fit(data, epochs=3, batch_size=4, eval_data=data)
     monitor.close()
