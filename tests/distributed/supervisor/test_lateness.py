@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from flodl.distributed.cadence import CadenceSettings
 from flodl.distributed.ranks import Fault
 
 pytestmark = pytest.mark.slow
@@ -33,14 +34,18 @@ def test_nobody_is_evicted_if_the_whole_machine_stands_still(run_ranks):
     def stand_still(record):
         if record["kind"] == "started":
             pids[record["rank"]] = record["pid"]
-        if record["kind"] == "commit" and record["version"] == 2:
+        # The other two are at work.
+        if record["kind"] == "arrived" and record["plan"] == 3:
             for pid in pids.values():
                 os.kill(pid, signal.SIGSTOP)
             time.sleep(2.0)
             for pid in pids.values():
                 os.kill(pid, signal.SIGCONT)
 
-    found = run_ranks(3, num_samples=800, suspicion=SHORT, on_event=stand_still)
+    found = run_ranks(
+        3, num_samples=800, batch_ms={1: 4.0, 2: 4.0}, suspicion=SHORT, on_event=stand_still,
+        coordinator={"cadence": CadenceSettings(anchor=20, growth=False)},
+    )  # fmt: skip
     assert evicted(found) == []
 
 

@@ -1,6 +1,6 @@
 """What runs in the process of a rank: the interface of a worker, and the loop around it."""
 
-from .channel import Channel, Connection, Frames, Link, SocketChannel, to_frame
+from .channel import Channel, Connection, Frames, Link, Packed, SocketChannel, to_frame
 from .faults import Fault, Faults
 from .messages import (
     Adopted,
@@ -35,6 +35,7 @@ __all__ = [
     "Fetch",
     "Frames",
     "Link",
+    "Packed",
     "RankInfo",
     "Receive",
     "Report",

@@ -30,7 +30,7 @@ def _report(run: Run, member: Member, report: Report) -> None:
     if run.over is not None:
         return
     if isinstance(event, Joined):
-        member.has_joined = True
+        run.roster.join(member)
         if run.told is not None:
             run.roster.send(member.rank, run.told)
         run.note("joined", rank=event.rank, pid=member.process.pid, host=member.process.host)

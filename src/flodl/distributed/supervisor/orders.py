@@ -18,7 +18,7 @@ from flodl.distributed.coordination import (
     Release,
     Stop,
 )
-from flodl.distributed.ranks import Donate, End, Receive, Save
+from flodl.distributed.ranks import Donate, End, Packed, Receive, Save
 
 from .run import Run, Saving, Transfer
 
@@ -43,10 +43,10 @@ def _plan(run: Run, command: Plan) -> None:
             "plan", rank=lease.rank, window=command.window, plan=plan, epoch=lease.epoch,
             batches=lease.batches, ranges=lease.ranges, reason=command.reason,
         )  # fmt: skip
+    # Only ranks that train batches together need to know the leases of all.
+    team = command.leases if run.coordinator.run.settings.shared else ()
     for plan, lease, position in zip(command.plans, command.leases, command.positions):
-        own = Plan(
-            command.window, command.generation, (plan,), (lease,), (position,), command.reason, command.leases
-        )  # fmt: skip
+        own = Plan(command.window, command.generation, (plan,), (lease,), (position,), command.reason, team)
         run.roster.send(lease.rank, own)
 
 
@@ -57,8 +57,9 @@ def _reduce(run: Run, command: Reduce) -> None:
         scale=command.scale, reason=command.reason,
     )  # fmt: skip
     run.receivers = {rank for rank, base in zip(command.members, command.bases) if base == NO_VERSION}
+    packed = Packed(command)
     for rank in command.members:
-        run.roster.send(rank, command)
+        run.roster.send(rank, packed)
 
 
 def _commit(run: Run, command: Commit) -> None:
@@ -69,11 +70,12 @@ def _commit(run: Run, command: Commit) -> None:
         batches=command.batches, samples=command.samples, late=command.late, reasons=command.reasons,
         loss=report.loss, metrics=report.metrics, work=report.work,
     )  # fmt: skip
+    packed = Packed(command)
     for rank in command.members:
         member = run.roster.get(rank)
         if member is not None:
             member.holds = command.version
-            run.roster.send(rank, command)
+            run.roster.send(rank, packed)
     if not is_first:
         # All ranks of the first window start with the same optimizer state.
         for rank in sorted(run.receivers):

@@ -57,6 +57,10 @@ class Roster:
 
     def __init__(self) -> None:
         self._members: dict[int, Member] = {}
+        # Those that have not joined yet, and those whose end the system does not tell: nothing that happens
+        # for each message looks at all members.
+        self._starting: dict[int, Member] = {}
+        self._polled: dict[int, Member] = {}
         # Where ranks ran that are lost and not replaced.
         self.lost: list[RankSpec] = []
         # Ranks that sent something, also parts of messages, since the last wait.
@@ -76,12 +80,23 @@ class Roster:
     def get(self, rank: int) -> Member | None:
         return self._members.get(rank)
 
+    @property
+    def starting(self) -> list[Member]:
+        """The members that have not joined yet."""
+        return list(self._starting.values())
+
     def add(self, member: Member) -> None:
-        self._members[member.rank] = member
+        self._members[member.rank] = self._starting[member.rank] = member
         process = member.process
         self._selector.register(process.link, _READ, member)
         if process.sentinel is not None:
             self._selector.register(process.sentinel, _READ, member)
+        else:
+            self._polled[member.rank] = member
+
+    def join(self, member: Member) -> None:
+        member.has_joined = True
+        self._starting.pop(member.rank, None)
 
     def send(self, rank: int, message: object) -> None:
         """Send to a rank; do nothing if it is gone."""
@@ -110,7 +125,7 @@ class Roster:
 
     def wait(self, timeout_s: float | None) -> list[tuple[Member, Any]]:
         """Return what ranks sent. The last message of a rank that ended is `Gone`."""
-        if any(member.process.sentinel is None for member in self._members.values()):
+        if self._polled:
             timeout_s = _POLL_S if timeout_s is None else min(timeout_s, _POLL_S)
         found: list[tuple[Member, Any]] = []
         self.heard.clear()
@@ -130,8 +145,8 @@ class Roster:
                     self._selector.modify(member.process.link, _READ, member)
             if mask & _READ and not self._read(member, found):
                 gone[member.rank] = member
-        for member in self:
-            if member.process.sentinel is None and member.process.exit_reason() is not None:
+        for member in self._polled.values():
+            if member.process.exit_reason() is not None:
                 gone[member.rank] = member
         for member in gone.values():
             found.append((member, Gone(self._bury(member, found))))
@@ -160,6 +175,8 @@ class Roster:
         if self._members.get(member.rank) is not member:
             return
         del self._members[member.rank]
+        self._starting.pop(member.rank, None)
+        self._polled.pop(member.rank, None)
         if not member.is_leaving:
             self.lost.append(member.spec)
         process = member.process

@@ -127,9 +127,8 @@ class Run:
         deadlines = [transfer.deadline_s - now_s for transfer in self.transfers.values()]
         if self.saving is not None:
             deadlines.append(self.saving.deadline_s - now_s)
-        for member in self.roster:
-            if not member.has_joined:
-                deadlines.append(member.started_s + self.settings.start_s - now_s)
+        for member in self.roster.starting:
+            deadlines.append(member.started_s + self.settings.start_s - now_s)
         if not self.clock.is_paused:
             deadlines.append((self.coordinator.wake_ms - self.clock.now_ms()) / 1000.0)
         return max(0.0, min([*deadlines, self.settings.beat_s]))
@@ -140,7 +139,7 @@ class Run:
         is_idle = self.coordinator.status == "running" and self.coordinator.wake_ms == float("inf")
         if not is_idle or self.clock.is_paused or self.pending or self.may_wait:
             return False
-        return all(member.has_joined for member in self.roster)
+        return not self.roster.starting
 
     def holders(self) -> list[int]:
         """Return the ranks that hold the current version."""

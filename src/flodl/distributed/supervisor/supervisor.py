@@ -203,8 +203,8 @@ class Supervisor:
         """End ranks that are late with something that the coordinator does not know about."""
         run, now_s = self._run, time.monotonic()
         limits = run.settings
-        for member in run.roster:
-            if not member.has_joined and now_s > member.started_s + limits.start_s:
+        for member in run.roster.starting:
+            if now_s > member.started_s + limits.start_s:
                 self._end(member, f"it did not start within {limits.start_s:g} s")
         if run.saving is not None and now_s > run.saving.deadline_s:
             writer = run.roster.get(run.saving.writer)
