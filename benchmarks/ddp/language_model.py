@@ -130,7 +130,9 @@ def train(options: argparse.Namespace, policy: str) -> tuple[Timeline, dict[str,
             log_every=None,
             monitor=False,
         )
-        loader = Loader(tokens.int(), options.batch_size, shuffle=True, seed=0, drop_last=True)
+        loader = Loader(
+            tokens.int(), options.batch_size, shuffle=True, seed=0, drop_last=True, device=options.device
+        )
         result = trainer.fit(loader, epochs=1)
     report = result.ranks
     assert report is not None

@@ -80,7 +80,8 @@ def train_one(options: argparse.Namespace) -> None:
     torch.backends.cudnn.benchmark = True
     model = RECIPE.make_model()
     batch_size = 8 if options.smoke else RECIPE.batch_size
-    loader = Loader(train, batch_size, shuffle=True, seed=seed, augment=[*RECIPE.augment, *RECIPE.normalize])
+    augment, device = [*RECIPE.augment, *RECIPE.normalize], options.device
+    loader = Loader(train, batch_size, shuffle=True, seed=seed, augment=augment, device=device)
     assert RECIPE.schedule is not None
     schedule = RECIPE.schedule(options.epochs * len(loader))
     deadline = Deadline(time.monotonic() + options.seconds)
@@ -98,7 +99,8 @@ def train_one(options: argparse.Namespace) -> None:
         result = trainer.fit(loader, epochs=options.epochs)
         if result.status != "finished":
             trainer.save()
-    scores = trainer.evaluate(Loader(test, 500, shuffle=False, augment=[*RECIPE.normalize]))
+    tests = Loader(test, 500, shuffle=False, augment=[*RECIPE.normalize], device=device)
+    scores = trainer.evaluate(tests)
     found = {"mode": mode, "seed": seed, "epochs": trainer.epochs, "of": options.epochs}
     found |= {"accuracy": scores["accuracy"], "loss": result.metrics["loss"], "seconds": deadline.seconds}
     found |= {"is_complete": trainer.epochs == options.epochs, "shares": options.shares, "machine": machine()}
@@ -121,7 +123,7 @@ def train_all(options: argparse.Namespace) -> None:
     waiting = [
         (mode, seed)
         for seed, mode in product(range(options.seeds), options.modes)
-        if not read_runs(options).get(f"{mode}/seed {seed}", {}).get("is_complete")
+        if not read_runs(options).get(f"{mode}/{options.epochs} epochs/seed {seed}", {}).get("is_complete")
     ]
     running: dict[subprocess.Popen[bytes], tuple[str, int]] = {}
     try:
@@ -171,7 +173,7 @@ def read_runs(options: argparse.Namespace) -> dict[str, Any]:
     runs: dict[str, Any] = json.loads(path.read_text())["runs"] if path.exists() else {}
     for each in sorted(options.runs.glob("*/quality.json")):
         found = json.loads(each.read_text())
-        key = f"{found['mode']}/seed {found['seed']}"
+        key = f"{found['mode']}/{found['of']} epochs/seed {found['seed']}"
         if found["epochs"] >= runs.get(key, found)["epochs"]:
             runs[key] = found
     return runs

@@ -107,6 +107,8 @@ def _loaders(recipe: Recipe, train: Any, test: Any, choice: Choice) -> tuple[Loa
     augment = [*recipe.augment, *recipe.normalize] or None
     # A solo run shuffles as well: the order is that of the seed for every policy.
     return (
-        Loader(train, recipe.batch_size, shuffle=True, seed=choice.seed, augment=augment),
-        Loader(test, 500, shuffle=False, augment=[*recipe.normalize] or None),
+        Loader(
+            train, recipe.batch_size, shuffle=True, seed=choice.seed, augment=augment, device=choice.device
+        ),
+        Loader(test, 500, shuffle=False, augment=[*recipe.normalize] or None, device=choice.device),
     )
