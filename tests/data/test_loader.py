@@ -254,3 +254,22 @@ def test_an_augmentation_that_takes_the_chance_for_a_part_of_the_batch_is_an_err
         DataError, match="augment returned its second argument, a Chance, as part of the batch"
     ):
         next(iter(loader))
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("batchsize", "Write batch_size="),
+        ("num_worker", "Did you mean 'num_workers'?"),
+        ("shufle", "shuffle"),
+    ],
+)
+def test_a_misspelled_attribute_of_a_loader_is_an_error_with_a_suggestion(name, advice):
+    loader = Loader(torch.arange(4), 2)
+    with pytest.raises(
+        DataError, match=f"loader.{name} was assigned, but a Loader has no such attribute"
+    ) as error:
+        setattr(loader, name, 4)
+    assert advice in str(error.value)
+    loader.label = "mine"
+    assert (loader.label, len(list(loader))) == ("mine", 2)

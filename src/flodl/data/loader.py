@@ -36,11 +36,13 @@ from .sampling.samplers import (
     sampler_for_cursor,
 )
 from .sources import Batches, Columns, Stream, open_source
-from .usage import ELSEWHERE, EXAMPLE, INSTEAD, STORED, LoaderAttributeError
+from .usage import ASSIGNED_ELSEWHERE, ELSEWHERE, EXAMPLE, INSTEAD, STORED, LoaderAttributeError
 from .validation import OrderArguments, check_counts, check_flags, resolve_device
 
 
-@fix_attributes(LoaderAttributeError, called="loader", instead=INSTEAD, stored=STORED)
+@fix_attributes(
+    LoaderAttributeError, called="loader", instead=INSTEAD, stored=STORED, elsewhere=ASSIGNED_ELSEWHERE
+)
 @explain_creation(DataCallError, elsewhere=ELSEWHERE, example=EXAMPLE)
 class Loader:
     """Yields batches of a source, which is resident on the device if it fits, else streamed to it.
@@ -365,6 +367,8 @@ class Loader:
 
     def _rest_of_epoch(self, iteration: int, *, with_positions: bool) -> Iterator[Any]:
         batches = self._backend.batches(self._plan())
+        # Written for every batch, so without the check of assignments to a loader.
+        own = vars(self)
         while True:
             # Outside inference mode: prefetched tensors may be used in training.
             with torch.inference_mode(False):
@@ -373,7 +377,7 @@ class Loader:
                 raise _iteration_over()
             if item is None:
                 break
-            self._position, self._source_state = item.position, item.source_state
+            own["_position"], own["_source_state"] = item.position, item.source_state
             yield item if with_positions else item.batch
             del item  # its memory may be needed for the next one
             if iteration != self._iteration:

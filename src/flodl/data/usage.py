@@ -23,6 +23,12 @@ ELSEWHERE = {
     **dict.fromkeys(("pin_memory", "non_blocking"), "Leave it out: batches come on the device, device=…."),
     **dict.fromkeys(("persistent_workers",), "Leave it out: workers live as long as the loader."),
 }
+# Names of others that nobody assigns to a loader for a purpose of their own.
+ASSIGNED_ELSEWHERE = {
+    name: f"{advice} A loader keeps what it was created with."
+    for name, advice in ELSEWHERE.items()
+    if name not in ("data", "dataset", "generator")
+}
 # What to write instead of assigning an attribute.
 INSTEAD = {"epoch": "Call loader.set_epoch(epoch).", "position": "Call loader.load_state_dict(cursor)."}
 # The properties that return an attribute, read once for every batch.

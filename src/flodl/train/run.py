@@ -26,7 +26,7 @@ from .batches.cursor import BatchCursor
 from .batches.loaders import Loaders
 from .batches.recent import RecentBatches
 from .callbacks.dispatch import Hooks
-from .callbacks.schedulers import unsaved_schedulers
+from .callbacks.schedulers import idle_scheduler, unsaved_schedulers
 from .callbacks.watched import all_watched, late_phases, may_add_metrics, notes_of, without_evaluation
 from .checks.start import warnings_at_start
 from .evaluation.evaluator import Evaluator
@@ -304,6 +304,11 @@ class Run:
             self.reports.warn(warning)
         for warning in late_phases(self.hooks.all, epochs):
             self.reports.warn(warning)
+        # A loop of the user may step a scheduler itself.
+        in_fit = self.always_evaluates is not None and epochs > session.epochs + 1
+        if in_fit and session.schedule is None:
+            for warning in idle_scheduler(session.optimizer, self.hooks.all, self.evaluator.step_fn):
+                self.reports.warn(warning)
         while self.at_begin:
             self.at_begin.pop(0)()
         if saver is not None:

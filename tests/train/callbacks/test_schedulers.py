@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from flodl.train import EarlyStopping
+
 
 @pytest.fixture
 def parts():
@@ -54,3 +56,32 @@ def test_a_scheduler_that_is_saved_or_only_read_is_not_reported(make, data, part
     ):
         make(model, optimizer=optimizer, hooks=hooks, **settings).fit(data, epochs=1, batch_size=8)
     assert "is in no save" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("steps_it", [False, True])
+def test_a_scheduler_that_nothing_steps_is_reported(make, data, capsys, steps_it):
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+
+    def on_epoch_end():
+        scheduler.step()
+
+    hooks = [on_epoch_end] if steps_it else [EarlyStopping("loss", patience=9)]
+    trainer = make(model, optimizer=optimizer, hooks=hooks, monitor=None)
+    trainer.fit(data, epochs=2, batch_size=10)
+    shown = "".join(capsys.readouterr())
+    assert ("nothing calls its step() during fit" in shown) is not steps_it
+
+
+def test_a_loop_may_step_a_scheduler_itself(make, data, capsys):
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    trainer = make(model, optimizer=optimizer, monitor=None)
+    with trainer.running(2):
+        while trainer.epochs < 2:
+            for batch in trainer.epoch(data, 10):
+                trainer.step(batch)
+            scheduler.step()
+    assert "scheduler" not in "".join(capsys.readouterr())

@@ -116,3 +116,9 @@ def test_a_schedule_that_ends_with_the_run_or_above_zero_is_not_reported_later(m
         trainer.fit(data, epochs=2, batch_size=8)
         trainer.fit(data, epochs=4, batch_size=8)
     assert "the schedule is over" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("decay", "reported"), [(0.001, True), (0.5, False), (0.999, False)])
+def test_a_decay_that_is_probably_its_complement_is_reported(make, data, capsys, decay, reported):
+    make(ema=decay, monitor=None).fit(data, epochs=1, batch_size=10)
+    assert ("write ema=0.999" in "".join(capsys.readouterr())) is reported

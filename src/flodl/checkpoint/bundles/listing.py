@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from flodl.core import CheckpointError, DamagedError, WriteError, log
 from flodl.core.files import expand_user
-from flodl.core.metric_modes import Mode
+from flodl.core.metric_modes import Mode, mode_of_metric
 from flodl.core.paths import suggestion
 
 from ..durable_files import delete_folder, shared_lock
-from .bundle import verify_bundle
+from .bundle import read_bundle, verify_bundle
 from .manifest import Bundle, Latest, is_bundle, newest_folder, read_manifest, step_and_revision
 from .retention import Policy, apply_policy, best, keep
 
@@ -69,7 +70,28 @@ def best_bundle(root: str | os.PathLike[str], metric: str, *, mode: Mode | None 
         known = sorted({name for bundle in bundles for name in bundle.metrics})
         hint = suggestion(metric, known, known_as="metrics")
         raise CheckpointError(f"none of {len(bundles)} bundles has a value of {metric!r}. {hint}")
+    _report_better(bundles[-1], chosen[0], metric, mode_of_metric(metric) if mode is None else mode)
     return chosen[0]
+
+
+def _report_better(newest: Bundle, chosen: Bundle, metric: str, mode: Mode) -> None:
+    """Warn if the history of a run has a better epoch, whose bundle was not kept."""
+    if "history" not in newest.parts:
+        return  # not saved by a trainer
+    try:
+        history = read_bundle(newest, parts=["history"], verify=False)["history"]
+    except CheckpointError:
+        return
+    sign = 1 if mode == "min" else -1
+    known = [(row[metric], row["epoch"]) for row in history if metric in row]
+    measured = [(sign * value, epoch) for value, epoch in known if not math.isnan(value)]
+    best_value, epoch = min(measured, default=(math.inf, 0))
+    if best_value < sign * chosen.metrics[metric]:
+        log.warn(
+            "the best %s of the run was %g, in epoch %d, whose bundle was not kept. Of those that are left, "
+            "%s is the best, with %g. Trainer(keep=best(%r)) keeps the best one",
+            *(metric, sign * best_value, epoch, chosen.path.name, chosen.metrics[metric], metric),
+        )
 
 
 def prune_bundles(root: str | os.PathLike[str], policy: Policy, *, verify: bool = True) -> list[Bundle]:

@@ -37,6 +37,30 @@ def unsaved_schedulers(callbacks: Iterable[Any]) -> Iterator[str]:
             )
 
 
+def idle_scheduler(optimizer: Any, callbacks: Iterable[Any], step_fn: Any) -> Iterator[str]:
+    """Yield a warning if nothing in a call of `fit` can step the scheduler of an optimizer.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.1)
+    >>> [*idle_scheduler(optimizer, [], lambda model, x: model(x).mean())]
+    []
+    >>> scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    >>> [*idle_scheduler(optimizer, [], lambda model, x: model(x).mean())][0][:61]
+    'a torch scheduler is attached to the optimizer, and nothing c'
+    """
+    if not getattr(optimizer.step, "_wrapped_by_lr_sched", False):
+        return
+    own = [one for one in callbacks if not type(one).__module__.startswith("flodl.")]
+    function = inspect.unwrap(getattr(step_fn, "__func__", step_fn))
+    if own or not inspect.isfunction(function) or "step" in function.__code__.co_names:
+        return
+    yield (
+        "a torch scheduler is attached to the optimizer, and nothing calls its step() during fit: the "
+        "learning rate stays as it is. Pass a schedule of flodl.optim, schedule=…, or step the "
+        "scheduler in a hook, on_epoch_end or on_step_end."
+    )
+
+
 def _codes(hook: Any) -> Iterator[Any]:
     """Yield the functions of a hook that have code to look at."""
     for candidate in (hook, *(getattr(hook, name, None) for name in HOOKS)):

@@ -12,6 +12,8 @@ from ..session import Session
 # A rate below this part of the highest one trains nothing.
 NEGLIGIBLE = 1e-4
 NUM_SAMPLES = 32
+# A decay of an average that is probably its complement.
+SMALL_DECAY = 0.1
 # The number of distinct rates from which a decay is smooth.
 NUM_SMOOTH = 5
 
@@ -21,6 +23,12 @@ def warnings_at_start(session: Session, *, epochs: int, num_batches: int | None)
     rates = [float(group.get("lr", 1.0)) for group in session.optimizer.param_groups]
     if session.schedule is None and rates and not any(rates):
         yield "every learning rate of the optimizer is 0, so nothing will be learned."
+    if session.average is not None and session.average.decay <= SMALL_DECAY:
+        decay = session.average.decay
+        yield (
+            f"ema={decay:g} is the weight of the earlier average, so the average nearly equals the weights "
+            f"of the last update. If it was meant as the weight of the new weights, write ema={1 - decay:g}."
+        )
     if num_batches is not None and session.epochs == 0:
         per_epoch = -(-num_batches // session.train_step.settings.accumulate)
         if text := schedule_ends_early(session.schedule, per_epoch=per_epoch, epochs=epochs):
