@@ -259,7 +259,8 @@ class TrainStep:
     def _run(self, batch: tuple[Any, ...], samples: int | None = None) -> Tensor:
         started = time.perf_counter() if self._count.steps == 0 else 0.0
         controller, usual, progress = self._controller, self._usual, self._body.progress
-        if self._count.steps >= self._calls.check_at:
+        is_left_in_eval = not (self._body.model.training or self._is_mode_checked)
+        if is_left_in_eval or self._count.steps >= self._calls.check_at:
             self._look_for_mistakes()
         form = signature(batch)
         if samples is not None:

@@ -347,7 +347,7 @@ class Trainer(CheckedAttributes):
     def restore_best(self, metric: str | None = None, *, mode: Mode | None = None) -> Bundle:
         """Load the weights of the best kept save into the model, and return its bundle.
 
-        By default the metric is the one of `keep=best(…)` or of `EarlyStopping`, else "eval_loss". For a
+        By default the metric is that of `keep=best(…)` or of `EarlyStopping`, else "eval_loss". For a
         metric of averaged weights, such as "eval_ema_loss", the averages are loaded. The optimizer does not
         change.
         """

@@ -66,6 +66,14 @@ def test_a_model_in_evaluation_mode_is_a_warning_once(capsys) -> None:
     assert [event.cause for event in step.report().events] == [Cause.PROBABLE_MISTAKE]
 
 
+def test_a_model_left_in_evaluation_mode_is_reported_in_the_next_step(capsys) -> None:
+    model, step = new_step(nn.Dropout(0.5))
+    step(X, Y)
+    model.eval()  # for a validation, without model.train() after it
+    step(X, Y)
+    assert capsys.readouterr().err.count("the model is in evaluation mode, so '1' (Dropout)") == 1
+
+
 @pytest.mark.parametrize("layer", [nn.ReLU(), nn.LayerNorm(2), nn.Dropout(0.0)])
 def test_evaluation_mode_that_makes_no_difference_is_not_a_warning(layer: nn.Module, capsys) -> None:
     model, step = new_step(layer)

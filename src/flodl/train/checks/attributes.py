@@ -33,6 +33,10 @@ _INSTEAD_OF_READING = {
     ),
     **dict.fromkeys(("schedule", "scheduler"), "The schedule is trainer.train_step.schedule."),
     **dict.fromkeys(("predict", "forward"), "Call the model: trainer.model(x)."),
+    **dict.fromkeys(
+        ("ema", "ema_model", "averaged_model"),
+        "The averaged weights are trainer.average; `with trainer.average.applied():` uses them in the model.",
+    ),
     **dict.fromkeys(("train", "train_model"), "Write trainer.fit(data, epochs=…)."),
     **dict.fromkeys(("test", "validate"), "Write trainer.evaluate(data)."),
     **dict.fromkeys(("metrics", "logged_metrics"), "The metrics of each epoch are rows of trainer.history."),
