@@ -16,7 +16,7 @@ from flodl.core import errors
 
 SOURCE = Path(flodl.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
-MOST_PUBLIC_NAMES = 26
+MOST_PUBLIC_NAMES = 27
 
 # From the top down; packages of one level do not import each other.
 LEVELS = [

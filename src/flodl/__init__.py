@@ -35,6 +35,7 @@ _HOME = {
     "migrate_checkpoint": "checkpoint",
     "save_checkpoint": "checkpoint",
     "set_verbosity": "core",
+    "summary": "graph",
 }
 _PACKAGES = (
     "checkpoint",
@@ -77,6 +78,7 @@ __all__ = [
     "migrate_checkpoint",
     "save_checkpoint",
     "set_verbosity",
+    "summary",
 ]
 
 if TYPE_CHECKING:
@@ -111,6 +113,7 @@ if TYPE_CHECKING:
         SoftmaxRouter,
         ThresholdHalt,
         TopKRouter,
+        summary,
     )
     from .monitor import Monitor
     from .observe import Trend, TrendGroup

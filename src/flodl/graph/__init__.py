@@ -12,6 +12,7 @@ from .control import (
 )
 from .graph import Graph
 from .hashing import structure_of
+from .profile.layers import summary
 from .run_state import (
     check_graph_state,
     graph_state,
@@ -39,6 +40,7 @@ __all__ = [
     "load_graph_state",
     "set_kept_in_eval",
     "structure_of",
+    "summary",
     "without_carried_values",
     "without_records",
 ]
