@@ -186,7 +186,7 @@ def _flop_counter() -> FlopCounterMode:
     """Return torch's counter, with the attention on CPUs that it leaves out."""
 
     def attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-        return int(sdpa_flop_count(query, key, value))
+        return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
 
     operation = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     return FlopCounterMode(display=False, custom_mapping={operation: attention})
