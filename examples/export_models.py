@@ -89,7 +89,7 @@ def export(name: str, model: Graph, example: Inputs, other: Inputs, shapes: Any)
     names = [*model.output_names] or ["output"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter warns about itself
-        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        logging.disable(logging.WARNING)
         onnx = torch.onnx.export(
             model, kwargs=dict(example), dynamic_shapes=shapes, output_names=names, dynamo=True, verbose=False
         )
