@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,19 +12,10 @@ from torch import Tensor, nn
 from flodl.core import HFError
 
 from ..config import EncoderConfig
+from ..kernels.constant import constant
+from ..kernels.packed import fits, packed_attention
 from ..packing.rows import Rows, num_sequences, rows_of
 from .masks import attention_dtype, hiding_bias
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def _constant(function: Function) -> Function:
-    """Mark a function whose result does not change, as `torch.compiler.assume_constant_result` does.
-
-    That imports the compiler, which takes longer than loading a model.
-    """
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return function
 
 
 class Packed(NamedTuple):
@@ -38,7 +28,7 @@ class Packed(NamedTuple):
     rows: Rows | None
     """The sentences as padded rows, if something needs them."""
     mask: Tensor | None = None
-    """What to add to the attention scores of rows; None if torch's kernel for packed tokens runs."""
+    """What to add to the attention scores of rows; None if a kernel for packed tokens runs."""
     reach: int = -1
     """The largest distance between tokens that attend to each other; −1 for no limit."""
 
@@ -101,7 +91,8 @@ class Packing(nn.Module):
         self._check(hidden, longest, attention_mask, position_ids)
         tokens = hidden.shape[1]
         starts = cu_seqlens[: num_sequences(cu_seqlens, tokens, longest)].clamp(max=tokens - 1)
-        if self.kernel and has_kernel(hidden, self.width) and (not self.windowed or kernel_has_window()):
+        has_window = not self.windowed or fits(longest, self.width) or kernel_has_window()
+        if self.kernel and has_kernel(hidden, self.width) and has_window:
             return Packed(cu_seqlens, longest, starts, None)
         return Packed(cu_seqlens, longest, starts, rows_of(cu_seqlens, tokens, longest))
 
@@ -159,6 +150,9 @@ def out_of_rows(value: Tensor, rows: Rows) -> Tensor:
 def _attend_packed(query: Tensor, key: Tensor, value: Tensor, packed: Packed) -> Tensor:
     query, key, value = (part[0].transpose(0, 1) for part in (query, key, value))
     bounds, longest = packed.cu_seqlens, packed.longest
+    if fits(longest, query.shape[-1]):
+        found = packed_attention(query, key, value, bounds, longest=longest, reach=packed.reach)
+        return found.transpose(0, 1)[None]
     window = {"window_size": (packed.reach, packed.reach)} if packed.reach >= 0 else {}
     context = varlen_attn(query, key, value, bounds, bounds, longest, longest, **window)
     assert isinstance(context, Tensor)
@@ -172,7 +166,7 @@ def varlen_attn(*args: Any, **options: Any) -> Any:
     return kernel(*args, **options)
 
 
-@_constant
+@constant
 def kernel_has_window() -> bool:
     """Return whether the kernel can limit the distance between tokens."""
     from torch.nn.attention import varlen
@@ -181,7 +175,7 @@ def kernel_has_window() -> bool:
 
 
 def has_kernel(hidden: Tensor, width: int) -> bool:
-    """Return whether torch's kernel for packed tokens runs here: CUDA, 16 bits, and heads of this width."""
+    """Return whether a kernel for packed tokens runs here: CUDA, 16 bits, and heads of this width."""
     return (
         hidden.is_cuda
         and attention_dtype(hidden) in (torch.bfloat16, torch.float16)
@@ -191,6 +185,6 @@ def has_kernel(hidden: Tensor, width: int) -> bool:
     )
 
 
-@_constant
+@constant
 def _has_flash_attention(device: torch.device) -> bool:
     return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
