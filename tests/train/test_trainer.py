@@ -527,3 +527,20 @@ def test_a_cursor_that_was_loaded_is_kept(make, data):
 
     make(hooks=[on_step_end]).fit(again, epochs=1)
     assert seen == batches[1:]
+
+
+def test_a_step_function_may_take_a_batch_of_named_parts_by_keyword(make, data):
+    x, y = data
+    named = {"x": x, "y": y}
+
+    def by_keyword(model, **batch):
+        return nn.functional.mse_loss(model(batch["x"]), batch["y"])
+
+    def of_dict(model, batch):
+        return nn.functional.mse_loss(model(batch["x"]), batch["y"])
+
+    results = [
+        make(step_fn=step_fn, seed=0).fit(named, epochs=2, batch_size=5, eval_data=named)
+        for step_fn in (by_keyword, of_dict)
+    ]
+    assert results[0].history == results[1].history

@@ -1,5 +1,6 @@
 """The training step as one program: eager first, then captured, with the same numbers."""
 
+from .batch.keywords import taking_a_dict
 from .batch.samples import ambiguous_samples, leading_lengths, num_samples, shapes_in
 from .capture.function import Captured, capture
 from .device.gc_and_sync import Collector, calm_collector, no_waiting
@@ -46,6 +47,7 @@ __all__ = [
     "sandbox",
     "set_flags",
     "shapes_in",
+    "taking_a_dict",
     "update_without_batch",
     "watch_outside",
 ]

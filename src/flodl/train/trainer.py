@@ -19,7 +19,7 @@ from flodl.core.formats import counted
 from flodl.core.metric_modes import Mode
 from flodl.data import Loader
 from flodl.distributed.reduction import OuterOptimizer
-from flodl.engine import Precision, Tail, TierChoice, TrainStep, report_skips_elsewhere
+from flodl.engine import Precision, Tail, TierChoice, TrainStep, report_skips_elsewhere, taking_a_dict
 from flodl.monitor import Monitor
 from flodl.observe import Trend, unknown_metric
 from flodl.optim import Schedule
@@ -173,7 +173,7 @@ class Trainer(CheckedAttributes):
             session,
             Evaluator(
                 self.model,
-                step_fn,
+                taking_a_dict(step_fn),
                 self.device,
                 precision,
                 self.average,
@@ -321,7 +321,7 @@ class Trainer(CheckedAttributes):
             loss = self.train_step.call(arguments, samples=samples)
         except BaseException as error:
             if isinstance(error, TypeError):
-                check_signature(self.step_fn, arguments, error)
+                check_signature(taking_a_dict(self.step_fn), arguments, error)
             if self.train_step.steps > steps:
                 # The interrupt came too late: the batch was trained on and must not be repeated.
                 run.session.position.epoch_step += 1

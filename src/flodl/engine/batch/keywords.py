@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any
 
 from torch import nn
@@ -34,10 +35,12 @@ def taking_a_dict(step_fn: Callable[..., Any]) -> Callable[..., Any]:
     def by_name(model: nn.Module, batch: Mapping[str, Any], **mask: Any) -> Any:
         return step_fn(model, **batch, **mask)
 
-    by_name.__name__ = getattr(step_fn, "__name__", by_name.__name__)
-    by_name.__qualname__ = getattr(step_fn, "__qualname__", by_name.__qualname__)
-    setattr(by_name, _TAKES_NAMES, step_fn)
-    return by_name
+    signature = inspect.signature(by_name)
+    wrapped: Any = wraps(step_fn)(by_name)
+    # Its own signature, not that of the function inside.
+    wrapped.__signature__ = signature
+    setattr(wrapped, _TAKES_NAMES, step_fn)
+    return wrapped  # type: ignore[no-any-return]
 
 
 def takes_names(step_fn: Callable[..., Any]) -> Callable[..., Any] | None:
