@@ -6,7 +6,8 @@ Goodput is the number of committed batches over what the present ranks could hav
 Nothing is trained: the speeds, the network and the losses are simulated, and the decisions are those of
 `flodl.distributed`. Compared are plain data-parallel training, which meets at every step and restarts from a
 checkpoint after a loss; windows with a full barrier; windows with a quorum; and windows with a quorum in
-which ranks continue during the reduction. The last table measures the decisions themselves, in CPU time.
+which ranks continue during the reduction. Then the decisions themselves are measured, in CPU time, and the
+real supervisor (`supervisor_load.py`): with its cost, the simulator shows how many ranks it can serve.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 from harness import RESULTS, table, write_results
 from line_chart import Line, line_chart
+from supervisor_load import measure
 
 from flodl.distributed.cadence import CadenceSettings, ElChe
 from flodl.distributed.coordination import CoordinatorSettings, MeetingSettings, SuspicionSettings
@@ -43,6 +45,8 @@ LABELS = {
     "quorum": "quorum 0.9",
     "ahead": "quorum 0.9, ranks continue",
 }
+# Messages of a rank in a window: plan, arrival, reduction, report, commit.
+NUM_MESSAGES = 5
 MEAN_HOURS = (math.inf, 8.0, 4.0, 2.0, 1.0, 0.5)
 
 
@@ -54,13 +58,14 @@ def run(
     until_ms: float,
     seed: int,
     network: Network = NETWORK,
+    anchor: int = ANCHOR,
 ) -> Outcome:
     """Simulate one run without an end."""
     ranks = cluster(num_ranks, fastest_ms=FASTEST_MS, ratio=ratio, jitter=JITTER)
     if mode == "ddp":
         return simulate_ddp(ranks, network=network, churn=churn, until_ms=until_ms, seed=seed)
     settings = CoordinatorSettings(
-        cadence=CadenceSettings(anchor=ANCHOR, growth=False),
+        cadence=CadenceSettings(anchor=anchor, growth=False),
         meeting=MODES[mode],
         suspicion=SuspicionSettings(first_reduce_ms=10_000.0),
         guard="none",
@@ -73,7 +78,7 @@ def run(
         network=network,
         churn=churn,
         until_ms=until_ms,
-        warm_ms=WARM_MS,
+        warm_ms=min(WARM_MS, until_ms / 4),
         seed=seed,
     )
 
@@ -137,6 +142,38 @@ def elche_us(num_windows: int = 2000) -> float:
     return best * 1e6
 
 
+def supervisor_limits(num_ranks: tuple[int, ...] = (1000, 2000, 4000, 8000, 16_000)) -> dict[str, Any]:
+    """Return what the supervisor costs, how many ranks keep it busy all the time, and goodput before that.
+
+    The windows of the simulation are short, about 1.6 s, so that fewer ranks are enough.
+    """
+    found = measure(1000, 10)
+    per_window_s, beat_s = found["window_us_per_rank"] * 1e-6, found["beat_us"] * 1e-6
+    saturated = {f"{window_s:g}": 1.0 / (per_window_s / window_s + beat_s) for window_s in (1, 10, 60)}
+    network = replace(NETWORK, num_bytes=0.0, rebuild_ms=0.0, rebuild_ms_per_rank=0.0)
+    goodput: dict[str, dict[str, float]] = {"free": {}, "measured": {}}
+    for num in num_ranks:
+        left = max(0.05, 1.0 - num * beat_s)
+        message_ms = 1e3 * per_window_s / NUM_MESSAGES / left
+        for name, ms in (("free", 0.0), ("measured", message_ms)):
+            outcome = run("ahead", num, RATIO, Churn(), 20e3, 0, replace(network, message_ms=ms), anchor=2)
+            goodput[name][str(num)] = outcome.goodput
+    return {"measured": found, "saturated_ranks": saturated, "goodput": goodput}
+
+
+def print_supervisor(found: dict[str, Any]) -> None:
+    cost = found["measured"]
+    print(
+        f"\nThe supervisor needs {cost['window_us_per_rank']:.0f} µs of CPU time per rank and window, and "
+        f"{cost['beat_us']:.1f} µs per sign of life.\n"
+    )
+    rows = [[f"{window} s", f"{num:,.0f}"] for window, num in found["saturated_ranks"].items()]
+    print(table(["windows of", "ranks that keep it busy all the time"], rows))
+    free, measured = found["goodput"]["free"], found["goodput"]["measured"]
+    rows = [[num, f"{free[num]:.1%}", f"{measured[num]:.1%}"] for num in free]
+    print("\n" + table(["ranks, windows of 1.6 s", "messages cost nothing", "as measured"], rows))
+
+
 def print_goodput(title: str, first: str, found: dict[str, dict[str, float]]) -> None:
     rows = [[x, *(f"{found[mode][x]:.1%}" for mode in LABELS)] for x in found["ddp"]]
     print(f"\n{title}\n\n{table([first, *LABELS.values()], rows)}")
@@ -166,6 +203,8 @@ def main() -> None:
     results["cost_us"] = cost()
     rows = [[name, f"{us:.0f}", f"{1e6 / us:,.0f}"] for name, us in results["cost_us"].items()]
     print("\n" + table(["decision", "µs of CPU time", "per second"], rows))
+    results["supervisor"] = supervisor_limits()
+    print_supervisor(results["supervisor"])
     settings = {"ranks": options.ranks, "seconds": options.seconds, "seeds": options.seeds}
     write_results("simulate_ranks", {"settings": settings, **results}, folder=options.json)
 

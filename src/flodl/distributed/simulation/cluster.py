@@ -47,6 +47,8 @@ class Network:
     gbit_per_s: float = 10.0
     rebuild_ms: float = 20.0
     rebuild_ms_per_rank: float = 0.0
+    # What the supervisor needs for each message that it receives or sends; others wait in a queue.
+    message_ms: float = 0.0
 
     def reduce_ms(self, num_ranks: int) -> float:
         """A ring moves all bytes nearly twice; a tree of control messages adds its latency."""

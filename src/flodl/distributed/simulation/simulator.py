@@ -77,6 +77,8 @@ class _Simulation:
         self.meter = _Meter(ranks)
         self.reduce_lives: dict[int, int] = {}
         self.rebuilding_ms = self.reduce_since_ms = 0.0
+        # Until when the supervisor is busy with messages.
+        self.busy_ms = 0.0
 
     def schedule(self, when_ms: float, kind: int, rank: int, value: int = 0) -> None:
         self.num_queued += 1
@@ -93,7 +95,7 @@ class _Simulation:
         while coordinator.status in ("waiting", "running"):
             wake_ms = coordinator.wake_ms
             next_ms = queue[0][0] if queue else math.inf
-            now_ms = max(now_ms, min(wake_ms, next_ms))
+            now_ms = max(now_ms, min(wake_ms, next_ms), self.busy_ms)
             if now_ms > until_ms:
                 now_ms = until_ms
                 break
@@ -164,7 +166,11 @@ class _Simulation:
             self.schedule(now_ms + self.churn.detect_ms, _FAILED, found.generation, found.window)
 
     def tell(self, now_ms: float, event: Event) -> None:
-        for command in self.coordinator.handle(now_ms, event):
+        commands = self.coordinator.handle(now_ms, event)
+        if self.network.message_ms:
+            num = sum(map(num_messages, commands)) + (len(event.ranks) if isinstance(event, Reduced) else 1)
+            now_ms = self.busy_ms = max(now_ms, self.busy_ms) + num * self.network.message_ms
+        for command in commands:
             self.obey(now_ms, command)
 
     def obey(self, now_ms: float, command: Command) -> None:
@@ -221,6 +227,13 @@ class _Simulation:
         for rank in found.members:
             if self.is_up[rank] and self.lives[rank] == self.reduce_lives[rank]:
                 self.tell(now_ms, Failed(rank, window, generation, "connection closed by peer"))
+
+
+def num_messages(command: Command) -> int:
+    """Return how many messages carry out a command."""
+    if isinstance(command, Plan):
+        return len(command.leases)
+    return len(command.members) if isinstance(command, Reduce | Commit) else 1
 
 
 class _Meter:

@@ -228,6 +228,7 @@ class Hearing:
     def hear(self, rank: int) -> None:
         """A rank sent something."""
         self._heard_s[rank] = self._listened_s
+        self._progress.setdefault(rank, (-1, self._listened_s))
 
     def advance(self, rank: int, progress: int) -> None:
         """A rank reported how far it is."""
@@ -240,7 +241,8 @@ class Hearing:
 
     def is_alive(self, rank: int) -> bool:
         """Return whether the rank was heard of lately, and is not stuck."""
-        settings, never = self._settings, -float("inf")
-        silent_s = self._listened_s - self._heard_s.get(rank, never)
-        stuck_s = self._listened_s - self._progress.get(rank, (0, never))[1]
-        return silent_s < settings.silence_s and stuck_s < settings.stuck_s
+        if rank not in self._heard_s:
+            return False
+        silent_s = self._listened_s - self._heard_s[rank]
+        stuck_s = self._listened_s - self._progress[rank][1]
+        return silent_s < self._settings.silence_s and stuck_s < self._settings.stuck_s
