@@ -1,6 +1,7 @@
-"""The validation suite: published recipes, solo and on several ranks, over seeds.
+"""The validation suite: published recipes, solo and on several ranks, over seeds, and the rivals of torch.
 
-    python benchmarks/ddp --model mlp,lenet --policy solo,cadence,async --seeds 3 [--ranks 3] [--epochs 5]
+    python benchmarks/ddp --model mlp,lenet --policy solo,cadence,async,ddp --seeds 3 [--ranks 3] [--epochs 5]
+    python benchmarks/ddp --model all --policy solo,cadence --epochs 1 --limit 4 --seeds 1     # a smoke run
     python benchmarks/ddp --report REPORT          # REPORT.md and REPORT.html from all results so far
 
 Runs that are already in the results are not repeated, so a long grid can be trained in several sessions;
@@ -24,7 +25,9 @@ import torch
 from harness import RESULTS, machine, table, write_results
 from suite.recipes import RECIPES
 from suite.report import HEADER, markdown, page, titles
-from suite.runs import POLICIES, Choice, can_use_ranks, run
+from suite.rivals import missing
+from suite.runs import POLICIES, run
+from suite.task import OURS, Choice
 
 from flodl.core.errors import DataFileError, TrainError
 
@@ -35,14 +38,21 @@ def read_runs(path: Path) -> dict[str, Any]:
 
 def choices_of(options: argparse.Namespace) -> list[Choice]:
     """Return all runs that are asked for; seeds come last, so that every policy has the first seed early."""
-    models, policies = options.model.split(","), options.policy.split(",")
+    models = list(RECIPES) if options.model == "all" else options.model.split(",")
+    policies = list(POLICIES) if options.policy == "all" else options.policy.split(",")
     backends = options.backend.split(",")
+    shares = tuple(map(int, options.shares.split(":"))) if options.shares else (1,) * options.ranks
+    if len(shares) != options.ranks:
+        raise SystemExit(f"--shares has {len(shares)} numbers for {options.ranks} ranks")
     found = []
     for seed, model, policy, backend in product(range(options.seeds), models, policies, backends):
-        if policy == "solo" and backend != backends[0]:
+        if (policy == "solo" or policy not in OURS) and backend != backends[0]:
             continue
         epochs = options.epochs or RECIPES[model].epochs
-        found.append(Choice(model, policy, backend, seed, options.ranks, epochs, options.device))
+        own = shares if policy in ("ddp-split", "ddp-join") else (1,) * options.ranks
+        found.append(
+            Choice(model, policy, backend, seed, options.ranks, epochs, options.device, options.limit, own)
+        )
     return found
 
 
@@ -56,12 +66,12 @@ def train_all(choices: list[Choice], runs: dict[str, Any], options: argparse.Nam
         if time.monotonic() > until_s:
             print(f"{len(choices) - number} runs are left: start it again")
             return
-        if choice.policy != "solo" and not can_use_ranks():
-            print(f"{choice.key} is left out: this version has no Trainer(devices=…)")
+        if reason := missing(choice.policy):
+            print(f"{choice.key} is left out: {reason}")
             continue
         try:
             found = run(choice)
-        except (DataFileError, TrainError) as error:
+        except (DataFileError, RuntimeError, TrainError) as error:
             print(f"{choice.key} is left out: {error}", flush=True)
             continue
         runs[choice.key] = {**found, "machine": machine()}
@@ -71,12 +81,16 @@ def train_all(choices: list[Choice], runs: dict[str, Any], options: argparse.Nam
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--model", default="logistic,mlp", help=", ".join(RECIPES))
-    parser.add_argument("--policy", default="solo,cadence,async", help=", ".join(POLICIES))
+    parser.add_argument("--model", default="logistic,mlp", help="all, or some of: " + ", ".join(RECIPES))
+    parser.add_argument(
+        "--policy", default="solo,cadence,async", help="all, or some of: " + ", ".join(POLICIES)
+    )
     parser.add_argument("--backend", default="auto", help="auto, nccl, cpu")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--ranks", type=int, default=3)
     parser.add_argument("--epochs", type=int, help="by default those of the recipe")
+    parser.add_argument("--limit", type=int, default=0, help="batches of an epoch, by default all")
+    parser.add_argument("--shares", help="of ddp-split and ddp-join, for example 4:4:1; by default equal")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no run after this time")
     parser.add_argument("--json", type=Path, default=RESULTS, help="folder for the results")

@@ -1,6 +1,7 @@
 """Three ranks of unequal speed on one machine: flodl and its rivals train the same samples.
 
     python benchmarks/ddp/throttled.py [--scenarios 4:4:1,drifting,equal] [--rivals ...] [--rounds 5]
+    python benchmarks/ddp/throttled.py --scenarios "4:4:1 quota" --append       # keeps other scenarios
     python benchmarks/ddp/throttled.py --tune        # learning rates of each rival, with another seed
 
 An MLP on MNIST, with the same initial weights and the same order of samples for all rivals; the weights of
@@ -18,12 +19,13 @@ from pathlib import Path
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 
 import argparse
+import json
 import tempfile
 from dataclasses import replace
 from typing import Any
 
 from comparison import print_scenario, summary
-from harness import RESULTS, write_results
+from harness import RESULTS, machine, write_results
 from peers.registry import RIVALS, available, run_job
 from task import Job, prepare_data
 from throttle import SCENARIOS, quota_works
@@ -84,6 +86,21 @@ def tune(rivals: list[str], options: argparse.Namespace, folder: Path) -> None:
             )
 
 
+def earlier_results(folder: Path) -> dict[str, Any]:
+    """Return the results of earlier runs; those without conditions have the ones of the file."""
+    path = folder / "ddp_throttled.json"
+    if not path.exists():
+        return {}
+    found: dict[str, Any] = json.loads(path.read_text())
+    common = {
+        "rounds": found["settings"]["rounds"],
+        "batches": found["settings"]["batches"],
+        **found["machine"],
+    }
+    found["conditions"] = {name: found.get("conditions", {}).get(name, common) for name in found["scenarios"]}
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--scenarios", default="4:4:1,drifting,equal")
@@ -92,6 +109,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=900, help="batches of 48 samples, of all ranks")
     parser.add_argument("--epochs", type=int, default=1, help="epochs that the batches are divided into")
     parser.add_argument("--target", type=float, default=TARGET, help="accuracy of the time to a target")
+    parser.add_argument("--append", action="store_true", help="keep what the results have of other scenarios")
     parser.add_argument("--tune", action="store_true")
     parser.add_argument("--fast-ms", type=float, default=10.0, help="a step of a fast rank, with --tune")
     parser.add_argument("--json", type=Path, default=RESULTS, help="folder for the results")
@@ -104,7 +122,9 @@ def main() -> None:
         if options.tune:
             tune(rivals, options, Path(folder))
             return
-        results: dict[str, Any] = {}
+        known = earlier_results(options.json) if options.append else {}
+        results: dict[str, Any] = known.get("scenarios", {})
+        conditions: dict[str, Any] = known.get("conditions", {})
         for scenario in options.scenarios.split(","):
             if SCENARIOS[scenario].kind == "quota" and not quota_works():
                 print(f"{scenario} is left out: this user cannot limit the CPU time of processes")
@@ -112,6 +132,7 @@ def main() -> None:
             taking_part = [name for name in rivals if RIVALS[name].fits(scenario)]
             runs = rounds_of(scenario, taking_part, options, Path(folder))
             results[scenario] = summary(runs)
+            conditions[scenario] = {"rounds": options.rounds, "batches": options.batches, **machine()}
             print_scenario(scenario, results[scenario], options.target)
             settings = {
                 "batches": options.batches,
@@ -125,7 +146,12 @@ def main() -> None:
                 "period": Job.period,
                 "learning_rates": {name: RIVALS[name].lr for name in rivals},
             }
-            write_results("ddp_throttled", {"settings": settings, "scenarios": results}, folder=options.json)
+            found = {
+                "settings": known.get("settings", settings),
+                "conditions": conditions,
+                "scenarios": results,
+            }
+            write_results("ddp_throttled", found, folder=options.json)
 
 
 if __name__ == "__main__":

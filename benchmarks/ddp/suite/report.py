@@ -8,6 +8,8 @@ from collections import defaultdict
 from typing import Any
 
 from .recipes import RECIPES
+from .task import OURS
+from .timeline import timeline
 
 Runs = dict[str, dict[str, Any]]
 HEADER = [
@@ -19,7 +21,7 @@ HEADER = [
     "seconds",
     "× solo",
     "syncs",
-    "idle",
+    "waiting",
     "MB",
 ]
 # Two-sided 95 % quantiles of Student's t, by degrees of freedom.
@@ -40,16 +42,20 @@ def t_interval(values: list[float]) -> tuple[float, float] | None:
     return middle - half, middle + half
 
 
-def groups_of(runs: Runs) -> dict[tuple[str, int, str], dict[str, list[dict[str, Any]]]]:
+def groups_of(runs: Runs) -> dict[tuple[str, str, str], dict[str, list[dict[str, Any]]]]:
     """Return runs by model, epochs and device, then by policy, backend and ranks."""
-    found: dict[tuple[str, int, str], dict[str, list[dict[str, Any]]]] = defaultdict(
+    found: dict[tuple[str, str, str], dict[str, list[dict[str, Any]]]] = defaultdict(
         lambda: defaultdict(list)
     )
     for run in runs.values():
         policy = run["policy"]
         if policy != "solo":
-            policy += f", {run['backend']}, {run['ranks']} ranks"
-        found[run["model"], run["epochs"], run["device"]][policy].append(run)
+            backend = f", {run['backend']}" if policy in OURS else ""
+            policy += f"{backend}, {run['ranks']} ranks"
+        if len(set(run.get("shares", ()))) > 1:
+            policy += " " + ":".join(map(str, run["shares"]))
+        epochs = f"{run['epochs']} epochs" + (f" of {run['limit']} batches" if run.get("limit") else "")
+        found[run["model"], epochs, run["device"]][policy].append(run)
     return found
 
 
@@ -95,7 +101,7 @@ def titles(runs: Runs) -> list[tuple[str, str, list[list[str]]]]:
         note = f"Quality is the {recipe.metric} on all test samples ({better} is better)"
         if recipe.reference is not None:
             note += f"; published: {recipe.reference} after {recipe.epochs} epochs"
-        found.append((f"{model}, {epochs} epochs, {device}", note + ".", rows_of(policies)))
+        found.append((f"{model}, {epochs}, {device}", note + ".", rows_of(policies)))
     return found
 
 
@@ -127,6 +133,8 @@ def page(runs: Runs, machine: dict[str, Any]) -> str:
         parts.append(f"<h2>{html.escape(title)}</h2><p>{html.escape(note)}</p>")
         parts.append(f"<table><tr>{head}</tr>{body}</table>")
     parts.append(f"<h2>Quality by epoch</h2>{''.join(map(curve, _sorted(runs)))}")
+    with_slices = [runs[key] for key in sorted(runs) if runs[key].get("timeline") and not runs[key]["seed"]]
+    parts.append(f"<h2>Timelines</h2>{''.join(map(timeline, with_slices))}")
     return "\n".join(parts) + "\n"
 
 

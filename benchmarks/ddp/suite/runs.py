@@ -1,41 +1,27 @@
-"""One run of a recipe: solo, or on several ranks with a policy."""
+"""One run of a recipe with flodl: solo, or on several ranks with a policy."""
 
 from __future__ import annotations
 
-import inspect
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import torch
 
 from flodl import Loader, Trainer
 
-from .recipes import RECIPES, Recipe
+from . import rivals
+from .recipes import RECIPES
+from .task import OURS, Choice, loaders_of
 
-POLICIES = ("solo", "sync", "cadence", "async")
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What is run. `ranks` does not count for "solo"."""
-
-    model: str
-    policy: str
-    backend: str
-    seed: int
-    ranks: int
-    epochs: int
-    device: str
-
-    @property
-    def key(self) -> str:
-        together = "" if self.policy == "solo" else f"/{self.backend}/{self.ranks} ranks"
-        return f"{self.model}/{self.policy}{together}/{self.epochs} epochs/seed {self.seed}"
+POLICIES = (*OURS, *rivals.RIVALS)
+# Slices of the timeline of a rank that are kept.
+MAX_SLICES = 400
 
 
 class EpochClock:
-    """Adds up the seconds of all epochs, with their evaluations."""
+    """Adds up the seconds of training, from the start of an epoch to that of its evaluation."""
 
     def __init__(self) -> None:
         self.seconds = self._began_s = 0.0
@@ -43,54 +29,84 @@ class EpochClock:
     def on_epoch_start(self, epoch: int) -> None:
         self._began_s = time.perf_counter()
 
-    def on_epoch_end(self, epoch: int) -> None:
-        self.seconds += time.perf_counter() - self._began_s
+    def stop(self) -> None:
+        if self._began_s:
+            self.seconds += time.perf_counter() - self._began_s
+            self._began_s = 0.0
 
 
-def can_use_ranks() -> bool:
-    """Return whether this version of flodl trains on several devices."""
-    return "devices" in inspect.signature(Trainer.__init__).parameters
+class TestLoader(Loader):
+    """Tells a clock when it is iterated over."""
+
+    clock: EpochClock
+
+    def __iter__(self) -> Iterator[Any]:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self.clock.stop()
+        return super().__iter__()
 
 
 def run(choice: Choice) -> dict[str, Any]:
     """Train, and return the quality on all test samples and what ranks did."""
+    started_s = time.perf_counter()
+    found = _run_flodl(choice) if choice.policy in OURS else rivals.run(choice)
+    return {**asdict(choice), "total_s": time.perf_counter() - started_s, **found}
+
+
+def _run_flodl(choice: Choice) -> dict[str, Any]:
     recipe = RECIPES[choice.model]
-    train, test = recipe.load()
     # The same initial weights for all policies.
     torch.manual_seed(choice.seed)
     model = recipe.make_model()
-    loaders = _loaders(recipe, train, test, choice)
-    updates = choice.epochs * len(loaders[0])
+    train, test = loaders_of(recipe, choice, choice.device)
     clock = EpochClock()
+    test.__class__, test.clock = TestLoader, clock  # type: ignore[assignment, attr-defined]
+    per_epoch = min(len(train), choice.limit) if choice.limit else len(train)
     trainer = Trainer(
         model,
         recipe.loss_of,
         optimizer=recipe.optimizer,
-        schedule=None if recipe.schedule is None else recipe.schedule(updates),
+        schedule=None if recipe.schedule is None else recipe.schedule(choice.epochs * per_epoch),
         save_every=None,
         log_every=None,
         seed=choice.seed,
         hooks=[clock],
+        monitor=False,
         **_devices(choice),
     )
-    started_s = time.perf_counter()
-    result = trainer.fit(loaders[0], epochs=choice.epochs, eval_data=loaders[1])
-    total_s = time.perf_counter() - started_s
+    result = trainer.fit(train, epochs=choice.epochs, eval_data=test, limit=choice.limit or None)
     curve = [row[f"eval_{recipe.metric}"] for row in result.history]
-    found = {**asdict(choice), "seconds": clock.seconds, "total_s": total_s}
-    found |= {"quality": curve[-1], "curve": curve, "loss": result.metrics["loss"]}
-    ranks = getattr(result, "ranks", None)
+    found = {
+        "seconds": clock.seconds,
+        "quality": curve[-1],
+        "curve": curve,
+        "loss": result.metrics["loss"],
+    }
+    ranks = result.ranks
     if ranks is not None:
         found |= {
-            # Without the start of the processes.
+            # Without the start of the processes, and without evaluations.
             "seconds": max(each.train_s + each.wait_s + each.reduce_s for each in ranks.ranks),
             "syncs": ranks.syncs,
-            "idle": ranks.idle,
+            "idle": ranks.waiting,
             "divergence": ranks.divergence,
-            "num_bytes": sum(each.num_bytes for each in ranks.ranks),
+            "num_bytes": ranks.num_bytes,
+            "link": ranks.link,
             "per_rank": [asdict(each) for each in ranks.ranks],
+            "timeline": _timeline(ranks.history.slices),
         }
     return found
+
+
+def _timeline(slices: dict[int, list[Any]]) -> dict[str, list[list[float]]]:
+    """Return the first slices of each rank: begin, end, and seconds of training, reducing and waiting."""
+    begin_s = min((own[0][0] for own in slices.values() if own), default=0.0)
+    return {
+        str(rank): [[round(start - begin_s, 3), round(end - begin_s, 3), *(round(each, 3) for each in parts)]
+                    for start, end, *parts in own[:MAX_SLICES]]
+        for rank, own in slices.items()
+    }  # fmt: skip
 
 
 def _devices(choice: Choice) -> dict[str, Any]:
@@ -101,14 +117,3 @@ def _devices(choice: Choice) -> dict[str, Any]:
         "policy": choice.policy,
         "backend": choice.backend,
     }
-
-
-def _loaders(recipe: Recipe, train: Any, test: Any, choice: Choice) -> tuple[Loader, Loader]:
-    augment = [*recipe.augment, *recipe.normalize] or None
-    # A solo run shuffles as well: the order is that of the seed for every policy.
-    return (
-        Loader(
-            train, recipe.batch_size, shuffle=True, seed=choice.seed, augment=augment, device=choice.device
-        ),
-        Loader(test, 500, shuffle=False, augment=[*recipe.normalize] or None, device=choice.device),
-    )
