@@ -27,6 +27,7 @@ from .fx import (
 from .gru import DecomposeGruCells
 from .matmul import BatchAndSplitMatmuls
 from .mutated_buffers import CloneMutatedBuffers
+from .padding import AlignMatmuls
 from .row_order import MatmulInStorageOrder
 from .weight_casts import CastWeightsTogether
 
@@ -122,7 +123,11 @@ def inductor_options(*, tune: str | None = None) -> dict[str, Any]:
         **tuning,
         "fallback_random": True,
         "joint_custom_pre_pass": PassSequence(
-            DecomposeGruCells(), DecomposeAddmm(), MatmulInStorageOrder(), AttentionWithoutCopies()
+            DecomposeGruCells(),
+            DecomposeAddmm(),
+            MatmulInStorageOrder(),
+            AttentionWithoutCopies(),
+            AlignMatmuls(),
         ),
         # After torch's own passes, which would remove the copies of buffers.
         "joint_custom_post_pass": CloneMutatedBuffers(),
