@@ -106,7 +106,7 @@ def test_reading_and_writing_do_not_wait_for_the_device():
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        state.write(state.read(flat))
+        state.write(divide_(state.read(flat), 3.0))
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

@@ -303,6 +303,12 @@ def test_a_static_copy_keeps_shared_tensors_and_can_be_refilled() -> None:
     assert copied[0].tolist() == [1.0, 2.0, 3.0]
 
 
+def test_a_batch_without_tensors_has_nothing_to_refill() -> None:
+    copied = static_copy(())
+    refill(tensors_of(copied), tensors_of(()))
+    assert copied == ()
+
+
 def test_the_number_of_samples_is_found_in_any_structure() -> None:
     assert num_samples(({"scalar": torch.zeros(()), "ids": torch.zeros(7, 3)},)) == 7
     assert num_samples(("word", 3)) == 1

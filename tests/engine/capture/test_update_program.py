@@ -7,6 +7,9 @@ import torch
 from torch import nn
 
 from flodl.engine import TrainStep
+from flodl.engine.batch.signature import same_layout
+from flodl.engine.batch.tree import static_copy, tensors_of
+from flodl.engine.capture.recording import Recording
 from flodl.engine.capture.update_program import UpdateProgram
 from flodl.engine.errors import NotCapturable
 from flodl.engine.internals import body_of
@@ -110,3 +113,20 @@ def test_a_skipped_update_is_not_recorded():
     assert torch.equal(setup.weights, before)
     setup.update(1)
     assert setup.recorded is not None
+
+
+class CountingGraph:
+    """Stands in for a CUDA graph."""
+
+    def __init__(self) -> None:
+        self.num_replays = 0
+
+    def replay(self) -> None:
+        self.num_replays += 1
+
+
+def test_a_recording_without_inputs_is_replayed():
+    graph = CountingGraph()
+    recording = Recording(graph, tensors_of(static_copy(())), "result", (), same_layout([]))
+    assert recording.replay(()) == "result"
+    assert graph.num_replays == 1

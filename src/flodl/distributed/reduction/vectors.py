@@ -26,8 +26,15 @@ def parts(*vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 def divide_(vector: Tensor, divisor: float) -> Tensor:
     """Divide in place, rounded in the same way on every device."""
-    # Dividing by a number multiplies by its reciprocal on CUDA, and divides on the CPU.
-    return vector.div_(torch.tensor(divisor, dtype=vector.dtype, device=vector.device))
+    return vector.div_(scalar_like(divisor, vector))
+
+
+def scalar_like(value: float, vector: Tensor) -> Tensor:
+    """Return a number as a tensor on the device, without waiting: `torch.tensor` would copy it from the host.
+
+    Dividing by a plain number multiplies by its reciprocal on CUDA, and divides on the CPU.
+    """
+    return torch.full((), value, dtype=vector.dtype, device=vector.device)
 
 
 def progress(out: Tensor, weights: Tensor, base: Tensor, scale: float) -> None:
@@ -57,7 +64,7 @@ def advance(
     Returns the divergence of this rank, and False if progress made values NaN or infinite. `own` and `base`
     are what this rank contributed and its base version, or None.
     """
-    shared = torch.tensor(divisor, dtype=total.dtype, device=total.device)
+    shared = scalar_like(divisor, total)
     apart: list[Tensor] = []
     norm: list[Tensor] = []
     others = [own, base] if own is not None and base is not None else []
@@ -74,14 +81,19 @@ def advance(
         outer.update(target, rest[-1] if states else None)
         target.add_(start)
         norm.append(torch.dot(target, target))
-    is_finite = math.isfinite(_sum(norm))
+    squared_norm, squared_distance, sampled_norm = _sums(norm, apart, norm[::stride])
+    is_finite = math.isfinite(squared_norm)
     if not is_finite:
         is_finite = not bool((~torch.isfinite(total) & (total != current)).any())
-    return (_ratio(_sum(apart), _sum(norm[::stride])) if others else None), is_finite
+    return (_ratio(squared_distance, sampled_norm) if others else None), is_finite
 
 
-def _sum(values: list[Tensor]) -> float:
-    return torch.stack(values).double().sum().item() if values else 0.0
+def _sums(*lists: list[Tensor]) -> list[float]:
+    """Return the sum of each list; all of them are read from the device at once."""
+    sums = [torch.stack(values).double().sum() if values else None for values in lists]
+    found = [value for value in sums if value is not None]
+    read = iter(torch.stack(found).tolist() if found else ())
+    return [0.0 if value is None else next(read) for value in sums]
 
 
 def _ratio(squared_distance: float, squared_norm: float) -> float:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .links import Link
-from .vectors import parts
+from .vectors import parts, scalar_like
 
 
 class Wire(Protocol):
@@ -84,13 +84,12 @@ class BFloat16Wire:
 
 def _average(out: Tensor, rows: Tensor, weights: tuple[int, ...], dtype: torch.dtype) -> None:
     """Write the weighted mean of rows to `out`, computed in `dtype`."""
-    divisor = torch.tensor(float(sum(weights)), dtype=dtype, device=out.device)
     contributed = [(weight, row) for weight, row in zip(weights, rows.unbind()) if weight]
     for target, *values in parts(out, *[row for _, row in contributed]):
         total = values[0].to(dtype).mul_(contributed[0][0])
         for (weight, _), value in zip(contributed[1:], values[1:]):
             total.add_(value.to(dtype).mul_(weight))
-        target.copy_(total.div_(divisor))
+        target.copy_(total.div_(scalar_like(float(sum(weights)), total)))
 
 
 WIRES: dict[str, type[FullWire] | type[BFloat16Wire]] = {"fp32": FullWire, "bf16": BFloat16Wire}

@@ -111,5 +111,7 @@ def _empty(leaf: Tensor) -> Tensor:
 
 def refill(static: list[Tensor], batch: Sequence[Tensor]) -> None:
     """Write a new batch into the static tensors, in one call."""
+    if not static:
+        return  # torch refuses an empty list
     with torch.no_grad():
         torch._foreach_copy_(static, batch, non_blocking=True)  # type: ignore[arg-type]
