@@ -238,7 +238,7 @@ def parse() -> argparse.Namespace:
         "--policies",
         type=lambda text: text.split(","),
         default=["cadence"],
-        help="cadence@0.02: windows grow until reducing takes 2 %%, instead of the share that ElChe has",
+        help="cadence@0.02: with this overhead_target instead of that of ElChe",
     )
     parser.add_argument("--wire", default="bf16")
     parser.add_argument("--seconds", type=float, default=60.0, help="after the first window")

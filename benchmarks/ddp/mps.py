@@ -170,7 +170,7 @@ def parse() -> argparse.Namespace:
         "--policies",
         type=lambda text: text.split(","),
         default=["cadence", "async"],
-        help="cadence@0.02: windows grow until reducing takes 2 %%, instead of the share that ElChe has",
+        help="cadence@0.02: with this overhead_target instead of that of ElChe",
     )
     parser.add_argument("--rounds", type=int, default=5, help="epochs that count, for each policy")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of an epoch and of a measurement")

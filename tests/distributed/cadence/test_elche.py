@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -71,6 +72,30 @@ def test_the_anchor_stops_where_reducing_costs_its_target_share():
     elche = ElChe(ranks=[0, 1])
     cadence = train(elche, {0: 10.0, 1: 20.0}, windows=60, reduce_ms=100.0)
     assert 100.0 / (cadence.window_ms + 100.0) == pytest.approx(0.05, abs=0.01)
+
+
+def test_windows_are_longer_while_the_replicas_hardly_diverge():
+    elche = ElChe(ranks=[0, 1])
+    calm = Verdict("stable", "", calm=True)
+    cadence = train(elche, {0: 10.0, 1: 20.0}, windows=60, reduce_ms=100.0, verdict=calm)
+    assert 100.0 / (cadence.window_ms + 100.0) == pytest.approx(0.02, abs=0.004)
+    # They stay as they are when the divergence rises.
+    assert train(elche, {0: 10.0, 1: 20.0}, windows=10, reduce_ms=100.0).anchor == cadence.anchor
+
+
+@pytest.mark.parametrize("per_batch", [1e-5, 1e-4, 4e-4, 1e-3])
+def test_longer_windows_never_reach_the_threshold_of_the_guard(per_batch):
+    threshold, found = 0.05, {}
+    for allowed in (False, True):
+        elche, guard = ElChe(ranks=[0, 1]), make_guard("level")
+        for _ in range(60):
+            # The divergence grows with the window.
+            divergence = per_batch * elche.anchor
+            verdict = guard.observe(divergence, steps=elche.anchor)
+            verdict = replace(verdict, calm=verdict.calm and allowed)
+            train(elche, {0: 10.0, 1: 20.0}, reduce_ms=100.0, verdict=verdict)
+        found[allowed] = elche.anchor
+    assert found[True] == found[False] or per_batch * found[True] <= threshold
 
 
 def test_growth_is_committed_by_a_stable_verdict_only_and_latched_off_until_five_in_a_row():

@@ -19,6 +19,18 @@ def test_the_level_guard_needs_three_rises_and_a_value_above_its_threshold():
     assert kinds(LevelGuard(0.05), [0.06, 0.09, 0.08, 0.10, 0.11]) == ["stable"] * 5
 
 
+def test_windows_may_grow_further_only_far_below_the_threshold():
+    guard = LevelGuard(0.05)
+    assert [guard.observe(each, steps=10).calm for each in (0.0, 0.02, 0.021, 0.06)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert NoGuard().observe(None, steps=10).calm
+    assert not GrowthGuard().observe(0.0, steps=10).calm
+
+
 def test_the_reason_of_a_verdict_has_the_numbers():
     guard = LevelGuard(0.05)
     kinds(guard, [0.01, 0.02, 0.03])

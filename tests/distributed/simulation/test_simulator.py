@@ -46,6 +46,15 @@ def test_a_costly_reduction_lengthens_the_windows_until_it_takes_its_target_shar
     assert any("the anchor grows" in reason for reason in grown.reasons)
 
 
+@pytest.mark.parametrize(("meeting", "target"), [(MeetingSettings(), "2.0%"), (AHEAD, "5.0%")])
+def test_windows_are_longer_with_little_divergence_unless_ranks_train_during_reductions(meeting, target):
+    guarded = CoordinatorSettings(guard="level", start_ranks=8, meeting=meeting)
+    outcome = simulate(cluster(8), endless(), guarded, network=Network(num_bytes=1e8), until_ms=80_000.0)
+    grown = [reason for reason in outcome.reasons if "the anchor grows" in reason]
+    assert grown
+    assert all(f"(target {target})" in reason for reason in grown)
+
+
 def test_a_throttled_rank_is_followed_down_and_up():
     throttled = SimulatedRank(10.0, throttle=((30_000.0, 4.0), (60_000.0, 1.0)))
     outcome = simulate(

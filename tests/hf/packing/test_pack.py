@@ -5,9 +5,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from flodl.core import HFError
 from flodl.hf.packing import Slot, pack, pack_values, to_rows, unpack
+from flodl.hf.packing.rows import rows_of
 
 
 @st.composite
@@ -114,3 +116,21 @@ def test_no_sentence_gives_a_batch_of_padding():
 def test_what_does_not_fit_raises(call, message):
     with pytest.raises(HFError, match=message):
         call()
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_boundaries_are_searched_in_a_tensor_of_their_own(dtype) -> None:
+    # In torch 2.11, Inductor cannot lower searchsorted in a slice on CUDA.
+    traced = make_fx(lambda bounds: rows_of(bounds, 64, 32).place)(
+        torch.tensor([0, 3, 5, 5, 37, 64], dtype=dtype)
+    )
+    (search,) = [node for node in traced.graph.nodes if "searchsorted" in str(node.target)]
+    assert search.args[0].target in (torch.ops.aten._to_copy.default, torch.ops.aten.clone.default)
+
+
+def test_each_token_has_the_place_of_its_row() -> None:
+    cu_seqlens = torch.tensor([0, 3, 3, 5, 37, 64], dtype=torch.int32)
+    rows = rows_of(cu_seqlens, 64, 32)
+    # An empty row between two sentences; after the sentences, place 0.
+    assert rows.place[:6].tolist() == [0, 1, 2, 64, 65, 0]
+    assert rows.length.tolist() == [3, 0, 2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .guards import Verdict
+from .guards import CALM, Verdict
 from .settings import CadenceSettings
 
 STABLE_AFTER, MATURE_AFTER = 5, 20
@@ -57,7 +57,8 @@ class Anchor:
             self._latched = False
         if self._latched or capped or not self._settings.growth:
             return None
-        return self._grow(slow_ms, reduce_ms + fill_ms)
+        target = self._settings.overhead_target * (CALM if verdict.calm else 1.0)
+        return self._grow(slow_ms, reduce_ms + fill_ms, target)
 
     def _shrink(self, verdict: Verdict) -> str | None:
         if not math.isfinite(verdict.factor):
@@ -68,8 +69,8 @@ class Anchor:
             return None
         return f"the anchor shrinks from {before} to {self.batches}: {verdict.reason}"
 
-    def _grow(self, slow_ms: float, cost_ms: float) -> str | None:
-        target, before = self._settings.overhead_target, self.batches
+    def _grow(self, slow_ms: float, cost_ms: float, target: float) -> str | None:
+        before = self.batches
         if not cost_ms > 0.0 or not slow_ms > 0.0 or target <= 0.0:
             return None
         overhead = cost_ms / (before * slow_ms + cost_ms)

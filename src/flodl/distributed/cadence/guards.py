@@ -10,18 +10,26 @@ from typing import Any, ClassVar, Literal
 from flodl.core import DistributedError
 
 Kind = Literal["stable", "suppress", "nudge"]
+# Below this share of the allowed divergence, reducing may take only this share of its target: windows are 2.5
+# times as long. The divergence grows at most with their length, so it stays allowed.
+CALM = 0.4
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A decision and its reason: `stable`, `suppress` (no growth) or `nudge` (shrink by `factor`)."""
+    """A decision and its reason: `stable`, `suppress` (no growth) or `nudge` (shrink by `factor`).
+
+    `calm` means that the divergence would be allowed in longer windows, too.
+    """
 
     kind: Kind
     reason: str
     factor: float = 1.0
+    calm: bool = False
 
 
 STABLE = Verdict("stable", "the divergence of the replicas is low")
+_CALM = Verdict("stable", "the divergence of the replicas is very low", calm=True)
 _NOT_MEASURED = Verdict("suppress", "the divergence was not measured, so windows do not grow")
 
 
@@ -51,15 +59,19 @@ class NoGuard(Guard):
     name = "none"
 
     def observe(self, divergence: float | None, *, steps: int) -> Verdict:
-        return Verdict("stable", "there is no guard")
+        return Verdict("stable", "there is no guard", calm=True)
 
 
 class LevelGuard(Guard):
     """Suppresses growth if the divergence rises three times in a row and is above a threshold.
 
+    Far below the threshold, windows may grow further.
+
     >>> guard = LevelGuard(threshold=0.05)
     >>> [guard.observe(each, steps=10).kind for each in (0.02, 0.03, 0.04, 0.06, 0.05)]
     ['stable', 'stable', 'stable', 'suppress', 'stable']
+    >>> [guard.observe(each, steps=10).calm for each in (0.02, 0.03)]
+    [True, False]
     """
 
     name = "level"
@@ -81,7 +93,7 @@ class LevelGuard(Guard):
                 f"the divergence rose three times in a row, to {divergence:.3g} "
                 f"(threshold {self._threshold:g})",
             )
-        return STABLE
+        return _CALM if divergence <= CALM * self._threshold else STABLE
 
     def state(self) -> dict[str, Any]:
         return {"last": self._last}

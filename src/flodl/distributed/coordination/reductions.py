@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from .commands import Commit, Finished, Rebuild, Reduce
 from .events import Failed, Reduced
@@ -199,6 +200,9 @@ def _commit(run: RunState, found: Round, now_ms: float) -> None:
     if batches:
         run.num_refused = 0
         verdict = run.guard.observe(found.divergence, steps=most)
+        if run.settings.meeting.max_ahead:
+            # Ranks do not wait for reductions, so there is no time to win.
+            verdict = replace(verdict, calm=False)
         left = run.epochs.free_batches or None
         cadence = run.elche.retune(reduce_ms=found.reduce_ms, verdict=verdict, batches_left=left)
         reasons = cadence.reasons if verdict.kind == "stable" else (verdict.reason, *cadence.reasons)

@@ -43,12 +43,13 @@ def rows_of(cu_seqlens: Tensor, tokens: int, longest: int) -> Rows:
     (tensor([3, 2, 0]), tensor([3, 4]))
     """
     sequences = num_sequences(cu_seqlens, tokens, longest)
-    bounds = cu_seqlens[: sequences + 1].long()
+    # A copy, and below all of it: Inductor's searchsorted on CUDA takes no slices (torch 2.11).
+    bounds = cu_seqlens[: sequences + 1].to(torch.int64, copy=True)
     start = bounds[:-1]
     step = torch.arange(longest, device=cu_seqlens.device)
     token = (start[:, None] + step).clamp(max=tokens - 1).flatten()
     index = torch.arange(tokens, device=cu_seqlens.device)
-    row = torch.searchsorted(bounds[1:].contiguous(), index, right=True)
+    row = torch.searchsorted(bounds, index, right=True) - 1
     inside = row < sequences
     row = row.clamp(max=sequences - 1)
     place = torch.where(inside, row * longest + index - start[row], 0)
