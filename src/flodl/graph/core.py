@@ -16,7 +16,7 @@ from flodl.core.paths import suggestion
 from .control.control import Control, explain_tracing
 from .control.traces import Traces
 from .first_calls import FirstCalls
-from .forward import MISSING, of_class, rebuild
+from .forward import naming, of_class, rebuild
 from .plan.codegen import Source, bind, generate
 from .plan.error_path import describe_value, one_line_repr, prepend_path
 from .plan.memory import Memory, restore_all_where
@@ -29,6 +29,7 @@ from .plan.spec import Spec
 Initial = Any
 # This string enters the structural hash, so it must not change.
 _STORED = "held as a parameter or buffer"
+_NO_INPUT: Any = object()
 
 
 class GraphCore(nn.Module):
@@ -95,10 +96,11 @@ class GraphCore(nn.Module):
             graph._memory.forget_tags()
             graph._replan()
 
-    def forward(self, input: Any = MISSING, *others: Any, **named: Any) -> Any:
+    def forward(self, input: Any = _NO_INPUT, /, *others: Any, **named: Any) -> Any:
         if others or named or self._num_inputs != 1:
-            others = self._ordered(input, others, named)
-        elif input is MISSING:
+            inputs = self._ordered(input, others, named)
+            input, others = inputs[0], inputs[1:]
+        elif input is _NO_INPUT:
             raise self._wrong_inputs(0, named)
         program = self._program
         if not torch.compiler.is_dynamo_compiling():
@@ -223,17 +225,16 @@ class GraphCore(nn.Module):
             self._memory.watch_history()
 
     def _ordered(self, input: Any, others: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """Return the inputs after the stream in the order of their declaration."""
-        names = self._spec.input_names
-        missing = names[len(others) :]
+        """Return all inputs in the order of their declaration."""
+        given = others if input is _NO_INPUT else (input, *others)
+        missing = self._spec.all_input_names[len(given) :]
         if (
-            input is not MISSING
-            and len(missing) == len(named)
-            and len(others) <= len(names)
+            len(missing) == len(named)
+            and len(given) <= self._num_inputs
             and all(name in named for name in missing)
         ):
-            return others + tuple(named[name] for name in missing)
-        raise self._wrong_inputs((input is not MISSING) + len(others), named)
+            return (*given, *(named[name] for name in missing))
+        raise self._wrong_inputs(len(given), named)
 
     def _wrong_inputs(self, by_position: int, named: dict[str, Any]) -> InputError:
         first = "x" if self.input_names[0] == "input" else self.input_names[0]
@@ -298,6 +299,9 @@ class GraphCore(nn.Module):
         self._stopwatch = None
         self._first_calls = FirstCalls(self, self._spec, self._initial, is_copy=True)
         self._replan()
+
+
+GraphCore.forward = naming(("input",), GraphCore.forward)  # type: ignore[method-assign]
 
 
 def reset_modules(modules: Iterable[nn.Module]) -> None:

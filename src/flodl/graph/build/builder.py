@@ -11,7 +11,7 @@ from flodl.core import BuildError, RefError, TagError
 from flodl.core.paths import check_name, suggestion
 
 from ..control import Gate, Loop, Map, Switch
-from ..core import Initial, check_initial
+from ..core import Initial
 from ..forward import with_inputs
 from ..graph import Graph
 from ..plan.outputs import NamedOutputs
@@ -27,7 +27,6 @@ from .draft import (
     check_target,
     check_targets,
     execution_order,
-    explain_rejection,
     freeze,
     name_drafts,
     no_such_method,
@@ -35,10 +34,11 @@ from .draft import (
 )
 from .gates import make_gate
 from .labels import Labels
-from .merging import takes_values_one_by_one
+from .merging import check_merge, takes_values_one_by_one
 from .names import check_child_name, check_initial_names, check_input_name
 from .notes import check_in_place, note_one_module, note_second_build, note_unread
 from .outputs import check_all_returned, check_outputs
+from .references import check_reference
 from .shape_check import check_shapes
 
 Merge = Literal["add", "mean", "mul", "max", "cat"] | Target
@@ -185,7 +185,7 @@ class FlowBuilder(Unfinished):
             raise RefError(f"using({', '.join(map(repr, names))}) names a tag twice. Name each tag once.")
         for node in self._bindable:
             for parameter, tag in bound:
-                self._check_reference(node, parameter, tag, init)
+                check_reference(node, parameter, tag, init, self._tagged, self._initial, self._pending)
         for node in self._bindable:
             for parameter, tag in bound:
                 node.refs[parameter] = self._tagged.get(tag) or self._carried(node, tag, init)
@@ -368,18 +368,8 @@ class FlowBuilder(Unfinished):
 
     def _merged(self, op: Merge, streams: list[Draft], dim: int = -1) -> Draft:
         sources = list(streams)
-        if not isinstance(dim, int) or isinstance(dim, bool):
-            raise BuildError(f"merge got dim={dim!r}. Pass the index of a dimension, such as -1.")
-        if dim != -1 and op != "cat":
-            name = repr(op) if isinstance(op, str) else "a function"
-            raise BuildError(
-                f"merge({name}, dim={dim}): only 'cat' has a dimension. The others merge the values of all "
-                "branches element by element. Remove dim, or use your own function."
-            )
+        check_merge(op, dim, _MERGE_OPS)
         if isinstance(op, str):
-            if op not in _MERGE_OPS:
-                hint = suggestion(op, _MERGE_OPS, known_as="operations")
-                raise BuildError(f"merge has no operation {op!r}. {hint} You can also pass a function.")
             prefix = "add" if op == "add" and len(sources) == 2 and len(self._streams) == 1 else "merge"
             merge_op: MergeOp = op
             return self._add("merge", prefix, sources=sources, merge_op=merge_op, merge_dim=dim)
@@ -415,29 +405,6 @@ class FlowBuilder(Unfinished):
         if not is_declared:
             node.tags.append(name)
         self._pending.pop(name, None)
-
-    def _check_reference(self, node: Draft, parameter: str, name: str, init: Initial) -> None:
-        if parameter in node.refs:
-            raise RefError(f"{node.describe()} already uses {parameter!r}. Name each reference once.")
-        if not node.accepted().takes(parameter):
-            raise RefError(explain_rejection(node, parameter))
-        known = self._tagged.get(name)
-        if known is None:
-            check_initial(init, name)
-            first = self._initial.get(name)
-            if name in self._pending and init is not None and init is not first:
-                raise RefError(f"{name!r} has two initial values. Pass init only in its first using.")
-            return
-        if init is not None:
-            raise RefError(
-                f"using({name!r}, init=…): the tag already exists, so its value of this call is used and "
-                "needs no initial value. Remove init, or call using before tag to carry it."
-            )
-        if known.kind != "input" and known.position >= node.position:
-            raise RefError(
-                f"{node.describe()} cannot use {name!r}: that value depends on it, which would be a cycle. "
-                "Call using before tag to get the value of the previous call."
-            )
 
     def _carried(self, node: Draft, tag: str, init: Initial) -> Draft:
         if tag not in self._pending:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from torch import Tensor
 
 from flodl.core import BuildError
+from flodl.core.paths import suggestion
 
 from ..plan.signature import MergeParameters, merge_parameters
 from .draft import check_target, type_name
@@ -55,3 +56,18 @@ def _check_takes_list(name: str, parameters: MergeParameters, num_streams: int) 
 def _range(parameters: MergeParameters) -> str:
     needed, most = parameters.needed, parameters.most
     return str(most) if needed == most else f"{needed} to {most}"
+
+
+def check_merge(op: Any, dim: Any, operations: Collection[str]) -> None:
+    """Raise if an operation is unknown, or does not have a dimension."""
+    if not isinstance(dim, int) or isinstance(dim, bool):
+        raise BuildError(f"merge got dim={dim!r}. Pass the index of a dimension, such as -1.")
+    if dim != -1 and op != "cat":
+        name = repr(op) if isinstance(op, str) else "a function"
+        raise BuildError(
+            f"merge({name}, dim={dim}): only 'cat' has a dimension. The others merge the values of all "
+            "branches element by element. Remove dim, or use your own function."
+        )
+    if isinstance(op, str) and op not in operations:
+        hint = suggestion(op, operations, known_as="operations")
+        raise BuildError(f"merge has no operation {op!r}. {hint} You can also pass a function.")

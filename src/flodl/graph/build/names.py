@@ -62,7 +62,7 @@ torch.export would fail. Use a different name, for example 'code_value'.
 def check_input_name(name: object) -> str:
     """Return a name if an input can have it as a keyword argument; otherwise raise."""
     name = check_name(name, "input")
-    if not name.isidentifier() or keyword.iskeyword(name) or name in ("input", "self", "others", "named"):
+    if not name.isidentifier() or keyword.iskeyword(name) or name in ("input", "self"):
         raise TagError(
             f"the input {name!r} cannot be a keyword argument. Use a different name, such as 'ctx'."
         )
