@@ -27,9 +27,9 @@ standard output, messages to standard error. On a terminal, a command may end wi
 [a newer flodl](setup.md#how-do-i-learn-about-a-newer-flodl). `-h` and `--help` show the help of every
 command. These options go before the name of a command, and most of them also work after it.
 
-Only some commands execute code of the project: its own commands, also with `fdl run`; `fdl bench TARGET`; and
-those that may ask an entry for its options: the help of the project's commands, `fdl run --dry-run`,
-`fdl config lint`, `fdl schema refresh`, and a TAB with [completion](#fdl-completions).
+Only some commands execute code of the project: its own commands, also with `fdl run` or `fdl sweep`;
+`fdl bench TARGET`; and those that may ask an entry for its options: the help of the project's commands,
+`fdl run --dry-run`, `fdl config lint`, `fdl schema refresh`, and a TAB with [completion](#fdl-completions).
 [The manifest](manifest.md#which-commands-execute-code-of-the-project) has the details.
 
 

@@ -7,8 +7,9 @@ file name.
 SUMMARIES = {
     "quickstart": "Train a small model on generated digits in less than a minute.",
     "init": "Create the folder NAME with a project that is ready to train.",
-    "add": "Add an optional part of flodl to this project: hf, ray, trackers or zstd.",
+    "add": "Add an optional part of flodl to this project: hf, ray, sweep, trackers or zstd.",
     "run": "Run a command of this project's fdl.yml, or show what would run.",
+    "sweep": "Run a command with many values, resumably, and compare the results.",
     "launch": "Run a script on several ranks: on this machine, with Ray or with torchrun.",
     "config": "Show every value of fdl.yml with its file and line, or check the file.",
     "schema": "List, refresh or clear the cached schemas of entries.",

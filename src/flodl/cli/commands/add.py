@@ -23,7 +23,7 @@ def _complete(_ctx: click.Context, _parameter: click.Parameter, start: str) -> l
 @output_options
 @click.pass_context
 def command(ctx: click.Context, extra: str, dry_run: bool, as_json: bool) -> None:
-    """Add an optional part of flodl to this project: hf, ray, trackers or zstd.
+    """Add an optional part of flodl to this project: hf, ray, sweep, trackers or zstd.
 
     The line for flodl in pyproject.toml or requirements.txt gets the extra, for example flodl[hf]>=0.1. If no
     file lists flodl, the line is added to requirements.txt. Nothing is installed.

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import click
 
@@ -53,6 +53,24 @@ def call(command: Sequence[str], *, cwd: Path, **variables: str) -> int:
     if code < 0 or reported:
         _report_signal(-code if code < 0 else code - 128, interrupted=signals.interrupted)
     return code if code >= 0 else 130 if signals.interrupted and -code == signal.SIGINT else 1
+
+
+def spawn(
+    command: Sequence[str], *, cwd: Path, output: IO[bytes], **variables: str
+) -> subprocess.Popen[bytes]:
+    """Start a command in the background, in its own session, with its output in a file.
+
+    In its own session, it does not receive Ctrl-C from the terminal: the caller decides when it stops.
+    """
+    env = child_environment(**variables)
+    program = _find_program(command[0], cwd, env["PATH"])
+    try:
+        return subprocess.Popen(
+            [program, *command[1:]], cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=output,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        raise SetupError(f"`{command[0]}` cannot be started in {cwd}: {error.strerror}.") from None
 
 
 class _SignalForwarder:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
+from typing import IO
 
 import click
 
@@ -13,7 +15,7 @@ from flodl.core.errors import ManifestError, SetupError
 from flodl.core.files import write_atomic
 
 from .plan import Plan
-from .process import call
+from .process import call, spawn
 
 MAX_VARIABLE_LENGTH = 100_000  # Linux allows at most 128 KiB per variable
 
@@ -36,6 +38,15 @@ def run_plan(plan: Plan) -> int:
     except SetupError as error:
         origin = next(iter(plan.table.values()))["origin"]  # of the entry or the script
         raise SetupError(f"{origin}: {error}") from None
+
+
+def start_plan(plan: Plan, output: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a plan in the background, with its output in a file."""
+    text = json.dumps(plan.table)
+    if plan.in_container:
+        _write(plan.folder / ".fdl" / "resolved.json", text)
+        return spawn(plan.command, cwd=plan.folder, output=output)
+    return spawn(plan.command, cwd=plan.folder, output=output, **{RESOLVED_CONFIG: text})
 
 
 def _write(file: Path, text: str) -> None:

@@ -57,6 +57,18 @@ class Output(msgspec.Struct, forbid_unknown_fields=True):
     timeline: bool | None = None
 
 
+class Sweep(msgspec.Struct, forbid_unknown_fields=True):
+    """What `fdl sweep` tries: values and ranges by option, presets, and how they are searched."""
+
+    over: dict[str, Any] | None = None
+    presets: list[str] | None = None
+    search: Literal["grid", "random", "tpe", "gp"] | None = None
+    runs: Positive | None = None
+    metric: str | None = None
+    mode: Literal["min", "max"] | None = None
+    seed: int | None = None
+
+
 class CommandModel(msgspec.Struct, forbid_unknown_fields=True):
     """One entry of `commands:`."""
 
@@ -85,3 +97,4 @@ class ManifestModel(msgspec.Struct, forbid_unknown_fields=True, rename="kebab"):
     arg_name: str | None = None
     schema: dict[str, Any] | None = None
     compile: bool | None = None
+    sweep: Sweep | None = None

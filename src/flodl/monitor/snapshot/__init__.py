@@ -5,6 +5,7 @@ from .rank_work import rank_work
 from .series import last_step, latest_progress, metric_series
 from .snapshot import event_record, graph_svg, snapshot
 from .status import Run, status
+from .summary import summary
 
 __all__ = [
     "Run",
@@ -19,4 +20,5 @@ __all__ = [
     "rank_work",
     "snapshot",
     "status",
+    "summary",
 ]

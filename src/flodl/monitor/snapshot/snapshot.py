@@ -45,7 +45,7 @@ def snapshot(
         "metrics": metric_series(reader, rank=rank, max_points=max_points),
         "resources": resource_series(reader, rank=rank, max_points=max_points // 4),
         "progress": latest_progress(reader, rank=rank),
-        "config": _config(starts, current["started_s"]),
+        "config": settings_of(starts, current["started_s"]),
         "graph": _latest_data(reader.entries({"graph"})),
         "events": [event_record(entry) for entry in sorted(events)],
         "ranks": rank_summaries(reader, firsts),
@@ -76,7 +76,7 @@ def _latest_data(entries: list[Entry]) -> dict[str, Any]:
     return dict(entries[-1].event.data) if entries else {}
 
 
-def _config(starts: list[Start], started_s: float | None) -> list[dict[str, Any]]:
+def settings_of(starts: list[Start], started_s: float | None) -> list[dict[str, Any]]:
     """Return the settings of the start that is shown, or of the last one before it that has any."""
     shown = max((at for at, start in enumerate(starts) if start.first.event.time_s == started_s), default=-1)
     return next((start.config for start in reversed(starts[: shown + 1]) if start.config), [])

@@ -1,0 +1,86 @@
+"""The command line of each run of a sweep."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from flodl.cli.args.schema import Schema
+from flodl.cli.execution.entry_schema import load_schema
+from flodl.cli.execution.plan import Plan, make_plan
+from flodl.cli.execution.settings import Setting
+from flodl.cli.manifest.command_kind import Kind
+from flodl.cli.manifest.loader import Manifest
+from flodl.cli.manifest.lookup import resolve_target
+from flodl.core.errors import SetupError
+from flodl.core.paths import suggestion
+
+from .definition import Definition
+from .space import PRESET
+
+
+@dataclass(frozen=True)
+class RunCommands:
+    """Make the plan of each run: the command with its values, and with its own folder."""
+
+    manifest: Manifest  # of the project
+    definition: Definition
+    sweep: Path
+    folder_option: str
+
+    def plan(self, values: dict[str, Any], folder_name: str, *, resume: bool = False) -> Plan:
+        """Return what a run starts. Raise for values that the program does not accept."""
+        definition = self.definition
+        presets = [str(values[PRESET])] if PRESET in values else []
+        name, *inner = (*definition.command, *presets)
+        target = resolve_target(self.manifest, name, (*inner, *definition.tail))
+        is_script = target.kind is Kind.RUN
+        schema = None if is_script else load_schema(target.manifest)
+        self._check_folder_option(schema)
+        folder = self._path_for(self.sweep / folder_name, target.manifest.folder)
+        options = {name: value for name, value in values.items() if name != PRESET}
+        words = [
+            word
+            for name, value in {**options, self.folder_option: folder}.items()
+            for word in Setting(name, value, "", f"options.{name}").words(schema)
+        ]
+        if resume and (saved := _resume_words(schema, self.sweep / folder_name)):
+            words += [saved[0], self._path_for(saved[1], target.manifest.folder)]
+        dashes = ("--",) if is_script and "--" not in target.tail else ()
+        plan = make_plan(replace(target, tail=(*target.tail, *dashes, *words)))
+        origins = {dimension.name: dimension.origin for dimension in definition.space}
+        swept = {
+            name: {**plan.table[name], "origin": f"{origins[name]} (sweep, run {folder_name})"}
+            for name in options
+            if name in plan.table
+        }
+        return replace(plan, table={**plan.table, **swept})
+
+    def _check_folder_option(self, schema: Schema | None) -> None:
+        if schema is None or not schema.options or self.folder_option in schema.options:
+            return
+        hint = suggestion(self.folder_option, schema.options, known_as="options")
+        raise SetupError(
+            f"the program has no option --{self.folder_option} for the folder of a run. {hint} Add it to the "
+            "program, or name another one with --folder-option."
+        )
+
+    def _path_for(self, path: Path, program_folder: Path) -> str:
+        """Return a path as the program sees it: inside the project, relative to the folder it starts in."""
+        if path.resolve().is_relative_to(self.manifest.project):
+            return os.path.relpath(path.resolve(), program_folder.resolve())
+        return str(path.resolve())
+
+
+def _resume_words(schema: Schema | None, folder: Path) -> tuple[str, Path] | None:
+    """Return `--resume` and the saved run below a folder, for a program with such an option.
+
+    A program whose folder is the run itself needs no option: a Trainer resumes what it finds there.
+    """
+    option = schema.options.get("resume") if schema is not None else None
+    if option is None or option.type not in ("path", "string") or (folder / "bundles").is_dir():
+        return None
+    saved = [path.parent for path in folder.glob("*/bundles") if any(path.iterdir())]
+    return ("--resume", max(saved, key=lambda path: path.stat().st_mtime)) if saved else None

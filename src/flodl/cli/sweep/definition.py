@@ -1,0 +1,159 @@
+"""The definition of a sweep: from the manifest and the command line, and as a file in its folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flodl.cli.manifest.document import Leaf, Table, plain
+from flodl.cli.manifest.loader import Manifest
+from flodl.core.errors import SetupError
+from flodl.core.files import read_limited, write_atomic
+from flodl.core.paths import suggestion
+
+from .search import SEARCHES
+from .space import PRESET, Choices, Dimension, Range, dimension_of, parse_dimension
+
+FILE = "sweep.json"
+_VERSION = 1
+_MAX_BYTES = 1 << 22
+# The definition may change in these without making it another sweep.
+_CHANGEABLE = ("version", "runs", "metric", "mode")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a sweep, and where it comes from."""
+
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What a sweep runs: the words of the command, the space, and the settings of the search."""
+
+    command: tuple[str, ...]
+    tail: tuple[str, ...]
+    space: tuple[Dimension, ...]
+    settings: Mapping[str, Setting]  # search, runs, metric, mode, seed
+
+    def __getitem__(self, name: str) -> Any:
+        return self.settings[name].value
+
+    @property
+    def has_presets(self) -> bool:
+        return any(dimension.name == PRESET for dimension in self.space)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": _VERSION,
+            "command": list(self.command),
+            "words": list(self.tail),
+            "over": [dimension.to_json() for dimension in self.space],
+            **{name: setting.value for name, setting in self.settings.items()},
+        }
+
+
+def define(
+    manifest: Manifest,
+    *,
+    command: Sequence[str],
+    tail: Sequence[str],
+    over: Sequence[str],
+    presets: Sequence[str],
+    given: Mapping[str, Any],
+) -> Definition:
+    """Combine `sweep:` of the manifest with the command line, which comes last and takes precedence."""
+    written = manifest.document.table("sweep")
+    found: dict[str, Dimension] = {}
+    listed = written.get("presets")
+    if presets:
+        found[PRESET] = Choices(PRESET, tuple(presets), "--presets")
+    elif isinstance(listed, Leaf) and listed.value:
+        found[PRESET] = Choices(PRESET, tuple(listed.value), listed.origin.relative_to(manifest.project))
+    for name, node in written.table("over").entries.items():
+        dimension = dimension_of(name, plain(node), node.origin.relative_to(manifest.project))
+        found[dimension.name] = dimension
+    for text in over:
+        dimension = parse_dimension(text)
+        found[dimension.name] = dimension
+    _check_presets(manifest, found.get(PRESET))
+    if not found:
+        raise SetupError(
+            "there is nothing to sweep over. Write --over lr=1e-4..1e-1:log, --presets A,B, or `sweep:` in "
+            f"{manifest.path}."
+        )
+    space = tuple(found.values())
+    return Definition(tuple(command), tuple(tail), space, _settings(manifest, written, space, given))
+
+
+def _check_presets(manifest: Manifest, presets: Dimension | None) -> None:
+    for name in presets.points() if presets is not None else ():
+        if name not in manifest.commands.entries:
+            hint = suggestion(str(name), manifest.commands.entries, known_as="presets")
+            raise SetupError(f"{presets and presets.origin}: {manifest.path} has no preset {name!r}. {hint}")
+
+
+def _settings(
+    manifest: Manifest, written: Table, space: Sequence[Dimension], given: Mapping[str, Any]
+) -> dict[str, Setting]:
+    is_open = any(isinstance(dimension, Range) and dimension.steps is None for dimension in space)
+    found = {
+        "search": Setting("random" if is_open else "grid", "default"),
+        "runs": Setting(None, "default"),
+        "metric": Setting(None, "default"),
+        "mode": Setting(None, "default"),
+        "seed": Setting(0, "default"),
+    }
+    for name in found:
+        node = written.get(name)
+        if node is not None and plain(node) is not None:
+            found[name] = Setting(plain(node), node.origin.relative_to(manifest.project))
+        if given.get(name) is not None:
+            found[name] = Setting(given[name], f"--{name}")
+    assert found["search"].value in SEARCHES
+    return found
+
+
+def save(folder: Path, definition: Definition) -> None:
+    """Write the definition into the folder of the sweep, or check that the one there is the same sweep."""
+    path, new = folder / FILE, json.loads(json.dumps(definition.to_json()))
+    old = load(folder)
+    if old is None:
+        if folder.is_dir() and any(folder.iterdir()):
+            raise SetupError(
+                f"{folder} is not empty and holds no sweep. Pass an empty or new folder as --out."
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+    else:
+        different = [name for name in new if name not in _CHANGEABLE and old.get(name) != new[name]]
+        if different:
+            name = different[0]
+            raise SetupError(
+                f"{folder} holds a different sweep: its {name} is {_shown(old.get(name))}, not "
+                f"{_shown(new[name])}. Pass a new folder as --out, or resume that sweep with its settings."
+            )
+    write_atomic(path, json.dumps(new, indent=2) + "\n")
+
+
+def load(folder: Path) -> dict[str, Any] | None:
+    """Return the definition in a folder, or None if it holds no sweep."""
+    path = folder / FILE
+    try:
+        found = json.loads(read_limited(path, max_bytes=_MAX_BYTES))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        raise SetupError(f"{path} cannot be read. Pass a new folder as --out.") from None
+    if not isinstance(found, dict) or found.get("version") != _VERSION:
+        raise SetupError(f"{path} is not the definition of a sweep. Pass a new folder as --out.")
+    return found
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 200 else f"{text[:200]}…"

@@ -1,0 +1,215 @@
+"""The space of a sweep: for each option, the values or the range to try."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flodl.cli.args.parameter import split_list
+from flodl.cli.numbers import NumberRangeError, parse_float, parse_int
+from flodl.core.errors import SetupError
+
+PRESET = "preset"  # the dimension of presets, which is not an option
+_INTEGER = re.compile(r"[-+]?\d+\Z")
+_RANGE_KEYS = ("from", "to", "scale", "steps")
+_MAX_GRID = 10_000
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Values to choose from."""
+
+    name: str
+    values: tuple[Any, ...]
+    origin: str = ""
+
+    def sample(self, rng: random.Random) -> Any:
+        return self.values[rng.randrange(len(self.values))]
+
+    def points(self) -> tuple[Any, ...]:
+        """The values of a grid."""
+        return self.values
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "values": list(self.values)}
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.values))
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from `low` to `high`, both included; integers if both are."""
+
+    name: str
+    low: float
+    high: float
+    log: bool = False
+    steps: int | None = None
+    origin: str = ""
+
+    @property
+    def is_integer(self) -> bool:
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    def at(self, fraction: float) -> float:
+        """Return the number at a fraction of the range.
+
+        >>> [Range("lr", 1e-4, 1e-2, log=True).at(fraction) for fraction in (0.0, 0.5, 1.0)]
+        [0.0001, 0.001, 0.01]
+        """
+        if fraction in (0.0, 1.0):
+            return self.high if fraction else self.low
+        if self.log:
+            value = math.exp(math.log(self.low) * (1 - fraction) + math.log(self.high) * fraction)
+        else:
+            value = self.low * (1 - fraction) + self.high * fraction
+        return self.rounded(value)
+
+    def rounded(self, value: float) -> float:
+        """Return a number of the range with six digits: enough for a setting, and short to read."""
+        short = round(value) if self.is_integer else float(f"{value:.6g}")
+        return min(max(short, self.low), self.high)
+
+    def sample(self, rng: random.Random) -> float:
+        return self.at(rng.random())
+
+    def points(self) -> tuple[float, ...]:
+        """The values of a grid: `steps` of them, evenly spaced on the scale."""
+        if self.steps is None:
+            raise SetupError(
+                f"{self.origin}: a grid needs the number of values of the range {self.name}. "
+                f"Write {self.name}={self}:4 for four of them, or --search random."
+            )
+        if self.steps == 1:
+            return (self.low,)
+        return tuple(dict.fromkeys(self.at(at / (self.steps - 1)) for at in range(self.steps)))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "from": self.low,
+            "to": self.high,
+            "scale": "log" if self.log else "linear",
+            "steps": self.steps,
+        }
+
+    def __str__(self) -> str:
+        return f"{self.low:g}..{self.high:g}{':log' if self.log else ''}"
+
+
+Dimension = Choices | Range
+
+
+def parse_dimension(text: str) -> Dimension:
+    """Parse `--over NAME=VALUES`, where VALUES are a list or a range.
+
+    >>> parse_dimension("hidden=16,64").values
+    (16, 64)
+    >>> parse_dimension("lr=1e-4..1e-1:log:4").points()
+    (0.0001, 0.001, 0.01, 0.1)
+    """
+    name, equals, values = text.partition("=")
+    if not equals or not name.strip() or not values.strip():
+        raise SetupError(
+            f"--over {text!r} has no values. Write --over lr=1e-4..1e-1:log or --over hidden=16,64."
+        )
+    name, origin = _flag(name), "--over"
+    if ".." not in values:
+        items = tuple(map(parse_value, split_list(values)))
+        return _checked_choices(Choices(name, items, origin))
+    span, *rest = values.split(":")
+    low, _, high = span.partition("..")
+    steps = [int(part) for part in rest if _INTEGER.match(part)]
+    scales = [part for part in rest if not _INTEGER.match(part)]
+    if len(steps) > 1 or len(scales) > 1:
+        raise SetupError(f"--over {text!r}: write a range as FROM..TO, FROM..TO:log or FROM..TO:log:STEPS.")
+    return _checked_range(
+        name, parse_value(low), parse_value(high), scales[0] if scales else "linear",
+        steps[0] if steps else None, origin,
+    )  # fmt: skip
+
+
+def dimension_of(name: str, value: Any, origin: str) -> Dimension:
+    """Return the dimension that a manifest writes as a list, or as a map with `from` and `to`."""
+    flag = _flag(name)
+    if isinstance(value, Mapping):
+        unknown = [key for key in value if key not in _RANGE_KEYS]
+        if unknown or not {"from", "to"} <= value.keys():
+            problem = f"unknown key {unknown[0]!r}" if unknown else "`from:` and `to:` are required"
+            raise SetupError(f"{origin}: sweep.over.{name}: {problem}. A range has {', '.join(_RANGE_KEYS)}.")
+        return _checked_range(
+            flag, value["from"], value["to"], value.get("scale") or "linear", value.get("steps"), origin
+        )
+    if isinstance(value, str) and ".." in value:
+        parsed = parse_dimension(f"{flag}={value}")
+        assert isinstance(parsed, Range)
+        return Range(flag, parsed.low, parsed.high, parsed.log, parsed.steps, origin)
+    values = value if isinstance(value, list) else [value]
+    return _checked_choices(Choices(flag, tuple(values), origin))
+
+
+def parse_value(text: str) -> Any:
+    """Convert a value of the command line: numbers, true and false, or text.
+
+    >>> [parse_value(text) for text in ("8", "1e-3", "true", "relu")]
+    [8, 0.001, True, 'relu']
+    """
+    text = text.strip()
+    try:
+        return parse_int(text) if _INTEGER.match(text) else parse_float(text)
+    except NumberRangeError as error:
+        raise SetupError(f"--over: {text!r} is out of range: {error}.") from None
+    except ValueError:
+        return {"true": True, "false": False}.get(text, text)
+
+
+def grid(space: Sequence[Dimension]) -> list[dict[str, Any]]:
+    """Return every combination of the values; the last dimension changes fastest.
+
+    >>> grid([Choices("a", (1, 2)), Choices("b", (3, 4))])
+    [{'a': 1, 'b': 3}, {'a': 1, 'b': 4}, {'a': 2, 'b': 3}, {'a': 2, 'b': 4}]
+    """
+    points = [dimension.points() for dimension in space]
+    if (size := math.prod(map(len, points))) > _MAX_GRID:
+        raise SetupError(f"the grid has {size} runs. Use fewer values, or --search random --runs N.")
+    names = [dimension.name for dimension in space]
+    return [dict(zip(names, values)) for values in itertools.product(*points)]
+
+
+def _flag(name: str) -> str:
+    return name.strip().removeprefix("--").replace("_", "-")
+
+
+def _checked_choices(choices: Choices) -> Choices:
+    where = f"{choices.origin}: {choices.name}"
+    if not choices.values:
+        raise SetupError(f"{where}: there are no values. Write at least one.")
+    for value in choices.values:
+        if not isinstance(value, (bool, int, float, str)):
+            raise SetupError(f"{where}: {value!r} cannot be swept. Use numbers, text, true or false.")
+    if len(set(map(repr, choices.values))) < len(choices.values):
+        raise SetupError(f"{where}: a value is listed twice in {choices}. Remove one.")
+    return choices
+
+
+def _checked_range(name: str, low: Any, high: Any, scale: Any, steps: Any, origin: str) -> Range:
+    where = f"{origin}: {name}"
+    for value in (low, high):
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        if not is_number:
+            raise SetupError(f"{where}: {value!r} is not a number. A range needs two numbers, as 1e-4..1e-1.")
+    if low >= high:
+        raise SetupError(f"{where}: the range {low}..{high} is empty. Write the smaller number first.")
+    if scale not in ("linear", "log"):
+        raise SetupError(f"{where}: the scale {scale!r} is unknown. Use linear or log.")
+    if scale == "log" and low <= 0:
+        raise SetupError(f"{where}: a log scale starts above 0, but the range starts at {low}.")
+    if steps is not None and (not isinstance(steps, int) or isinstance(steps, bool) or steps < 1):
+        raise SetupError(f"{where}: {steps!r} values are not possible. Use an integer of at least 1.")
+    return Range(name, low, high, scale == "log", steps, origin)

@@ -1,0 +1,307 @@
+"""`fdl sweep`: what it runs, what it keeps on disk, and how it continues after a kill."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flodl.cli import main
+
+PROGRAM = """
+import json, os, sys, time
+from dataclasses import dataclass
+from pathlib import Path
+from flodl.cli import Args, option
+
+@dataclass
+class Settings:
+    lr: float = option(0.1, help="The learning rate.")
+    hidden: int = option(8, help="The size.")
+    flag: bool = option(False, help="A flag.")
+    wait: float = option(0.0, help="Seconds to wait.")
+    output: Path = option(Path("runs"), help="The folder.")
+
+settings = Args(Settings).parse()
+from flodl.monitor import Monitor
+if settings.hidden == 13:
+    sys.exit("hidden must not be 13")
+with open("started.txt", "a") as file:
+    file.write(f"{settings.output.name} {os.getpid()}\\n")
+with Monitor(2, settings.output, console=False, resources=False) as monitor:
+    for epoch in range(2):
+        monitor.log(epoch, {"loss": 1.0 - settings.lr, "eval_accuracy": settings.lr * (1 + epoch) / 2})
+    time.sleep(settings.wait)
+"""
+
+MANIFEST = """
+entry: python train.py
+sweep:
+  over:
+    lr: [0.1, 0.4, 0.2]
+commands:
+  run:
+    options: {hidden: 8}
+  wide:
+    options: {hidden: 64}
+"""
+
+
+@pytest.fixture
+def sweep_project(project):
+    return project({"fdl.yml": MANIFEST, "train.py": PROGRAM})
+
+
+def started(folder):
+    path = folder / "started.txt"
+    return [line.split()[0] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_a_dry_run_shows_each_run_and_the_origin_of_every_value(sweep_project, capfd):
+    assert main(["sweep", "--dry-run", "--over", "hidden=8,16", "--metric", "loss"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[0] == "# in runs/sweep-run"
+    assert "lr: 0.1, 0.4, 0.2  # fdl.yml:4" in lines
+    assert "hidden: 8, 16      # --over" in lines
+    assert "metric: loss       # --metric" in lines
+    assert "search: grid       # default" in lines
+    assert lines[-6].startswith(
+        "001  python train.py --hidden 8 --lr 0.1 --hidden 8 --output runs/sweep-run/001"
+    )
+    assert started(sweep_project) == []
+
+
+@pytest.mark.slow
+def test_each_run_has_its_folder_and_the_table_lists_the_best_first(sweep_project, capfd):
+    assert main(["sweep"]) == 0
+    output = capfd.readouterr()
+    heads, *rows = output.out.splitlines()
+    assert heads.split()[:4] == ["run", "lr", "best", "eval_accuracy"]
+    assert [row.split()[:3] for row in rows] == [
+        ["002", "0.4", "0.4000"],
+        ["003", "0.2", "0.2000"],
+        ["001", "0.1", "0.1000"],
+    ]
+    assert "judged by eval_accuracy (higher is better), by its name" in output.err
+    folder = sweep_project / "runs/sweep-run"
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == ["001", "002", "003"]
+    assert all((folder / name / "journal.jsonl").is_file() for name in ("001", "002", "003"))
+    table = (folder / "table.csv").read_text().splitlines()
+    assert table[0] == "run,state,time_s,lr,best loss,last loss,best eval_accuracy,last eval_accuracy"
+    assert len(table) == 4
+
+
+@pytest.mark.slow
+def test_a_finished_sweep_runs_nothing_again_and_prints_its_results(sweep_project, capfd):
+    assert main(["sweep", "--json"]) == 0
+    capfd.readouterr()
+    assert main(["sweep", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert started(sweep_project) == ["001", "002", "003"]
+    assert (found["metric"], found["mode"]) == ("eval_accuracy", "max")
+    assert [run["result"] for run in found["runs"]] == [0.4, 0.2, 0.1]
+    assert found["runs"][0]["values"] == {"lr": 0.4}
+
+
+@pytest.mark.slow
+def test_a_given_mode_changes_what_is_best(sweep_project, capfd):
+    assert main(["sweep", "--metric", "eval_accuracy", "--mode", "min", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert [run["result"] for run in found["runs"]] == [0.05, 0.1, 0.2]
+
+
+@pytest.mark.slow
+def test_presets_are_one_more_dimension(sweep_project, capfd):
+    assert main(["sweep", "--presets", "run,wide", "--over", "lr=0.1", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert [run["values"] for run in found["runs"]] == [
+        {"preset": "run", "lr": 0.1},
+        {"preset": "wide", "lr": 0.1},
+    ]
+    assert started(sweep_project) == ["001", "002"]
+
+
+@pytest.mark.slow
+def test_a_failed_run_is_reported_and_runs_again_only_when_asked(sweep_project, capfd):
+    words = ["sweep", "--over", "lr=0.1", "--over", "hidden=13,8"]
+    assert main(words) == 1
+    assert "failed with exit code 1: see runs/sweep-run/001/output.log" in capfd.readouterr().err
+    assert "hidden must not be 13" in (sweep_project / "runs/sweep-run/001/output.log").read_text()
+    program = sweep_project / "train.py"
+    program.write_text(program.read_text().replace("== 13", "== 14"))
+    assert main(words) == 1
+    assert started(sweep_project) == ["002"]
+    assert main([*words, "--retry"]) == 0
+    assert started(sweep_project) == ["002", "001"]
+
+
+@pytest.mark.slow
+def test_more_runs_extend_a_random_sweep(sweep_project, capfd):
+    words = ["sweep", "--search", "random", "--over", "lr=0.1..0.9", "--json"]
+    assert main([*words, "--runs", "2"]) == 0
+    first = json.loads(capfd.readouterr().out)["runs"]
+    assert main([*words, "--runs", "3"]) == 0
+    second = {run["run"]: run["values"] for run in json.loads(capfd.readouterr().out)["runs"]}
+    assert started(sweep_project) == ["001", "002", "003"]
+    assert all(second[run["run"]] == run["values"] for run in first)
+
+
+def test_values_that_the_program_does_not_accept_are_errors_before_anything_starts(sweep_project, capfd):
+    assert main(["sweep", "--over", "hidden=8,wide"]) == 2
+    assert "'wide' is not a valid integer" in capfd.readouterr().err
+    assert main(["sweep", "--over", "learning-rate=1,2"]) == 2
+    assert "No such option" in capfd.readouterr().err
+    assert not (sweep_project / "runs").exists()
+
+
+def test_an_option_of_the_sweep_after_the_command_says_where_it_belongs(sweep_project, capfd):
+    assert main(["sweep", "run", "--jobs", "2"]) == 2
+    assert "--jobs is an option of fdl sweep: write it in front of the command" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--presets", "run,wid"], "has no preset 'wid'. Did you mean 'wide'?"),
+        (["--presets", "run", "wide"], "is a preset or a script already"),
+        (["--folder-option", "folder"], "the program has no option --folder for the folder of a run"),
+        (["--search", "grid", "--runs", "2"], "the grid has 3 runs"),
+        (["nothing"], "there is no command 'nothing'"),
+    ],
+)
+def test_mistakes_say_what_to_do(sweep_project, capfd, words, message):
+    assert main(["sweep", *words]) == 1
+    assert message in capfd.readouterr().err
+
+
+def test_a_mistake_in_the_manifest_names_its_line(project, capfd):
+    project({"fdl.yml": "entry: python train.py\nsweep:\n  over: {lr: {from: 1}}\n", "train.py": PROGRAM})
+    assert main(["sweep"]) == 1
+    assert "fdl.yml:3: sweep.over.lr: `from:` and `to:` are required" in capfd.readouterr().err
+    project({"fdl.yml": "entry: python train.py\nsweep:\n  searh: grid\n"})
+    assert main(["sweep"]) == 1
+    assert "sweep.searh: unknown key. Did you mean 'search'?" in capfd.readouterr().err
+
+
+def test_without_values_there_is_nothing_to_sweep(project, capfd):
+    project({"fdl.yml": "entry: python train.py\n", "train.py": PROGRAM})
+    assert main(["sweep"]) == 1
+    assert "there is nothing to sweep over. Write --over" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_folder_with_another_sweep_is_left_alone(sweep_project, capfd):
+    assert main(["sweep", "--over", "lr=0.1"]) == 0
+    capfd.readouterr()
+    assert main(["sweep", "--over", "lr=0.5"]) == 1
+    assert "holds a different sweep: its over is" in capfd.readouterr().err
+    (sweep_project / "notes").mkdir()
+    (sweep_project / "notes/a.txt").write_text("mine")
+    assert main(["sweep", "--out", "notes"]) == 1
+    assert "is not empty and holds no sweep" in capfd.readouterr().err
+
+
+def start(folder, *words):
+    return subprocess.Popen(
+        [sys.executable, "-m", "flodl.cli", "sweep", *words],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def wait_for(test, limit_s=60):
+    end_s = time.monotonic() + limit_s
+    while not test():
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
+
+
+def journal_has(folder, text):
+    path = folder / "journal.jsonl"
+    return path.exists() and text in path.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_sweep_stops_its_run_and_the_same_command_resumes_it(sweep_project, capfd, number):
+    runs = sweep_project / "runs/sweep-run"
+    process = start(sweep_project, "run", "--wait", "60")
+    wait_for(lambda: journal_has(runs / "001", '"epoch":1'))
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == (130 if number == signal.SIGINT else 75), output
+    assert "To resume: fdl sweep run --wait 60" in output
+    trial = json.loads((runs / "001/trial.json").read_text())
+    assert (trial["state"], trial["pid"]) == ("interrupted", None)
+    for path in runs.glob("sweep.json"):  # the same sweep, without the wait
+        path.write_text(path.read_text().replace('"60"', '"0"'))
+    assert main(["sweep", "run", "--wait", "0"]) == 0
+    assert started(sweep_project) == ["001", "001", "002", "003"]
+
+
+@pytest.mark.slow
+def test_after_a_kill_the_run_that_still_trains_is_waited_for_not_started_twice(sweep_project, capfd):
+    runs = sweep_project / "runs/sweep-run"
+    process = start(sweep_project, "run", "--wait", "4")
+    wait_for(lambda: journal_has(runs / "001", '"epoch":1'))
+    process.kill()
+    process.communicate(timeout=60)
+    pid = json.loads((runs / "001/trial.json").read_text())["pid"]
+    os.kill(pid, 0)  # it outlives the sweep
+    assert main(["sweep", "--json", "run", "--wait", "4"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert started(sweep_project) == ["001", "002", "003"]
+    assert [run["state"] for run in found["runs"]] == ["finished"] * 3
+
+
+@pytest.mark.slow
+def test_a_second_sweep_in_the_same_folder_is_an_error(sweep_project, capfd):
+    process = start(sweep_project, "run", "--wait", "30")
+    try:
+        wait_for(lambda: (sweep_project / "runs/sweep-run/001/trial.json").exists())
+        assert main(["sweep", "run", "--wait", "30"]) == 1
+        assert "another `fdl sweep` runs in" in capfd.readouterr().err
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+@pytest.mark.slow
+def test_jobs_run_at_the_same_time(sweep_project, capfd):
+    assert main(["sweep", "--jobs", "3", "run", "--wait", "3"]) == 0
+    times = []
+    for name in ("001", "002", "003"):
+        lines = (sweep_project / "runs/sweep-run" / name / "journal.jsonl").read_text().splitlines()
+        times.append([json.loads(lines[0])["time_s"], json.loads(lines[-1])["time_s"]])
+    assert max(first for first, _ in times) < min(last for _, last in times)
+
+
+@pytest.mark.slow
+def test_a_script_receives_the_values_after_its_own_words(project, capfd):
+    folder = project(
+        {"fdl.yml": "commands:\n  go:\n    run: python train.py --hidden 9\n", "train.py": PROGRAM}
+    )
+    assert main(["sweep", "--over", "lr=0.1,0.2", "--json", "go"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert [run["result"] for run in found["runs"]] == [0.2, 0.1]
+    assert Path(found["folder"]) == folder / "runs/sweep-go"
+
+
+@pytest.mark.slow
+def test_the_journal_of_a_run_records_the_origin_of_its_values(sweep_project, capfd):
+    program = sweep_project / "train.py"
+    program.write_text(
+        program.read_text().replace(
+            "from flodl.monitor import Monitor",
+            "from flodl.monitor import Monitor\n"
+            "from flodl.core.environment import resolved_config\n"
+            "Path('table.json').write_text(json.dumps(resolved_config()))",
+        )
+    )
+    assert main(["sweep", "--over", "lr=0.3"]) == 0
+    table = json.loads((sweep_project / "table.json").read_text())
+    assert table["lr"] == {"value": 0.3, "origin": "--over (sweep, run 001)"}
+    assert table["hidden"] == {"value": 8, "origin": "fdl.yml:7"}
