@@ -41,12 +41,13 @@ from .settings import RankSettings
 from .sync import make_remote_worker, make_worker
 from .watch import watched
 
+# 2 of 3 ranks meet, 3 of 4, 5 of 8; of two, both. A late rank brings its work to the next meeting.
+QUORUM = 0.6
 MEETINGS = {
     "sync": MeetingSettings(quorum=1.0),
-    # 2 of 3 ranks meet, 3 of 4, 5 of 8; of two, both. A late rank brings its work to the next meeting.
-    "cadence": MeetingSettings(quorum=0.6),
-    # Reductions run while ranks train, and late ranks bring their work to the next one.
-    "async": MeetingSettings(quorum=0.5, max_ahead=1),
+    "cadence": MeetingSettings(quorum=QUORUM),
+    # Reductions run while ranks train.
+    "async": MeetingSettings(quorum=QUORUM, max_ahead=1),
 }
 
 
