@@ -13,6 +13,7 @@ real supervisor (`supervisor_load.py`): with its cost, the simulator shows how m
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import statistics
 import time
@@ -20,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness import RESULTS, table, write_results
+from harness import RESULTS, machine, table, write_results
 from line_chart import Line, line_chart
 from supervisor_load import measure
 
@@ -161,6 +162,14 @@ def supervisor_limits(num_ranks: tuple[int, ...] = (1000, 2000, 4000, 8000, 16_0
     return {"measured": found, "saturated_ranks": saturated, "goodput": goodput}
 
 
+def add_supervisor(path: Path) -> None:
+    """Measure the supervisor, and add that to earlier results."""
+    results: dict[str, Any] = json.loads(path.read_text())
+    results["supervisor"] = {**supervisor_limits(), "machine": machine()}
+    print_supervisor(results["supervisor"])
+    path.write_text(json.dumps(results, indent=2) + "\n")
+
+
 def print_supervisor(found: dict[str, Any]) -> None:
     cost = found["measured"]
     print(
@@ -185,7 +194,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3000.0, help="simulated time of a run")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--json", type=Path, default=RESULTS, help="folder for the results")
+    parser.add_argument(
+        "--supervisor", action="store_true", help="measure the supervisor only, and keep the other results"
+    )
     options = parser.parse_args()
+    if options.supervisor:
+        add_supervisor(options.json / "simulate_ranks.json")
+        return
     results: dict[str, Any] = {}
     for name, hang, words in (
         ("churn_hang", 0.5, "half of the losses are silent"),

@@ -21,6 +21,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 import argparse
 import json
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -37,8 +38,11 @@ TARGET = 0.94
 
 def rounds_of(
     scenario: str, rivals: list[str], options: argparse.Namespace, folder: Path
-) -> dict[str, list[dict[str, Any]]]:
-    """Let the rivals take turns, in a different order in each round, with one seed per round."""
+) -> Iterator[dict[str, list[dict[str, Any]]]]:
+    """Let the rivals take turns, in a different order in each round, with one seed per round.
+
+    Yield all runs so far after each round.
+    """
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in rivals}
     for turn in range(options.rounds):
         shift = turn % len(rivals)
@@ -62,7 +66,7 @@ def rounds_of(
                 f"accuracy {found['accuracy']:.4f}",
                 flush=True,
             )
-    return runs
+        yield runs
 
 
 def tune(rivals: list[str], options: argparse.Namespace, folder: Path) -> None:
@@ -130,28 +134,28 @@ def main() -> None:
                 print(f"{scenario} is left out: this user cannot limit the CPU time of processes")
                 continue
             taking_part = [name for name in rivals if RIVALS[name].fits(scenario)]
-            runs = rounds_of(scenario, taking_part, options, Path(folder))
-            results[scenario] = summary(runs)
-            conditions[scenario] = {"rounds": options.rounds, "batches": options.batches, **machine()}
+            for number, runs in enumerate(rounds_of(scenario, taking_part, options, Path(folder)), start=1):
+                results[scenario] = summary(runs)
+                conditions[scenario] = {"rounds": number, "batches": options.batches, **machine()}
+                settings = known.get("settings") or settings_of(options, rivals)
+                found = {"settings": settings, "conditions": conditions, "scenarios": results}
+                write_results("ddp_throttled", found, folder=options.json)
             print_scenario(scenario, results[scenario], options.target)
-            settings = {
-                "batches": options.batches,
-                "epochs": options.epochs,
-                "batch_size": 48,
-                "rounds": options.rounds,
-                "target": options.target,
-                "fast_ms": SCENARIOS["4:4:1"].fast_ms,
-                "phase_s": SCENARIOS["drifting"].phase_s,
-                "anchor": Job.anchor,
-                "period": Job.period,
-                "learning_rates": {name: RIVALS[name].lr for name in rivals},
-            }
-            found = {
-                "settings": known.get("settings", settings),
-                "conditions": conditions,
-                "scenarios": results,
-            }
-            write_results("ddp_throttled", found, folder=options.json)
+
+
+def settings_of(options: argparse.Namespace, rivals: list[str]) -> dict[str, Any]:
+    return {
+        "batches": options.batches,
+        "epochs": options.epochs,
+        "batch_size": 48,
+        "rounds": options.rounds,
+        "target": options.target,
+        "fast_ms": SCENARIOS["4:4:1"].fast_ms,
+        "phase_s": SCENARIOS["drifting"].phase_s,
+        "anchor": Job.anchor,
+        "period": Job.period,
+        "learning_rates": {name: RIVALS[name].lr for name in rivals},
+    }
 
 
 if __name__ == "__main__":

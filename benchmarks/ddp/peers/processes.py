@@ -16,7 +16,7 @@ from task import NUM_SNAPSHOTS, Data, Job, Recorder, make_model, make_optimizer,
 from throttle import Throttle
 from torch import Tensor, nn
 
-TIMEOUT = timedelta(seconds=60)
+TIMEOUT = timedelta(seconds=300)
 
 
 @dataclass

@@ -24,15 +24,20 @@ class EpochClock:
     """Adds up the seconds of training, from the start of an epoch to that of its evaluation."""
 
     def __init__(self) -> None:
-        self.seconds = self._began_s = 0.0
+        self.seconds = self._began_s = self._stopped_s = 0.0
+        # The seconds of each evaluation.
+        self.evaluations: list[float] = []
 
     def on_epoch_start(self, epoch: int) -> None:
         self._began_s = time.perf_counter()
 
     def stop(self) -> None:
-        if self._began_s:
-            self.seconds += time.perf_counter() - self._began_s
-            self._began_s = 0.0
+        """An evaluation begins; the last one of an epoch counts."""
+        self._stopped_s = time.perf_counter()
+
+    def on_epoch_end(self, epoch: int) -> None:
+        self.seconds += self._stopped_s - self._began_s
+        self.evaluations.append(time.perf_counter() - self._stopped_s)
 
 
 class TestLoader(Loader):
@@ -86,8 +91,7 @@ def _run_flodl(choice: Choice) -> dict[str, Any]:
     ranks = result.ranks
     if ranks is not None:
         found |= {
-            # Without the start of the processes, and without evaluations.
-            "seconds": max(each.train_s + each.wait_s + each.reduce_s for each in ranks.ranks),
+            "seconds": _seconds(ranks.history.slices, clock),
             "syncs": ranks.syncs,
             "idle": ranks.waiting,
             "divergence": ranks.divergence,
@@ -97,6 +101,13 @@ def _run_flodl(choice: Choice) -> dict[str, Any]:
             "timeline": _timeline(ranks.history.slices),
         }
     return found
+
+
+def _seconds(slices: dict[int, list[Any]], clock: EpochClock) -> float:
+    """Return the time from the first work of a rank to the last, without the evaluations in between."""
+    first_s = min(own[0][0] for own in slices.values() if own)
+    last_s = max(own[-1][1] for own in slices.values() if own)
+    return last_s - first_s - sum(clock.evaluations[:-1])
 
 
 def _timeline(slices: dict[int, list[Any]]) -> dict[str, list[list[float]]]:
