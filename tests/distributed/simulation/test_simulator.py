@@ -90,6 +90,32 @@ def test_every_batch_is_committed_under_losses_hangs_and_joins():
     assert num_repeated > 0
 
 
+def test_ranks_wait_for_a_supervisor_that_is_busy_with_messages():
+    """A window of 100 ranks has 500 messages: at 1 ms each, the supervisor needs longer than the window."""
+    goodput = [
+        simulate(
+            cluster(100),
+            endless(),
+            settings(100, meeting=AHEAD, cadence=CadenceSettings(anchor=10, growth=False)),
+            network=Network(latency_ms=0.0, rebuild_ms=0.0, message_ms=message_ms),
+            until_ms=20_000.0,
+            warm_ms=5000.0,
+        ).goodput
+        for message_ms in (0.0, 0.01, 1.0)
+    ]
+    assert goodput[0] > 0.99
+    assert goodput[1] > 0.9
+    assert goodput[2] < 0.5
+
+
+def test_a_slow_rank_that_lives_is_not_evicted():
+    """Its batches take 100 times as long from one moment to the next."""
+    ranks = [SimulatedRank(10.0), SimulatedRank(10.0, throttle=((20_000.0, 100.0),))]
+    suspicion = SuspicionSettings(floor_ms=500.0)
+    outcome = simulate(ranks, endless(), settings(2, suspicion=suspicion), network=FREE, until_ms=60_000.0)
+    assert outcome.num_losses == 0
+
+
 def test_the_same_seed_gives_the_same_run():
     runs = [
         simulate(
