@@ -30,10 +30,15 @@ def inputs_of(sizes: Sizes, length: int) -> tuple[dict[str, Tensor], Tensor]:
 
 
 def placements(sizes: Sizes, length: int) -> list[str]:
-    """Return the placements that differ at this length."""
+    """Return the placements that differ at this length and train; "flex" is slower than all others."""
     rows = 2 * sizes.deberta["position_buckets"]
-    found = ["skew", "gather"] if 2 * length - 1 > rows else ["skew"]
-    return [*found, "flex"] if sizes.device == "cuda" else found
+    return ["skew", "gather"] if 2 * length - 1 > rows else ["skew"]
+
+
+def inference_placements(sizes: Sizes, length: int) -> list[str]:
+    """Return the placements that differ at this length, the fused kernel first."""
+    found = placements(sizes, length)
+    return ["fused", *found] if sizes.device == "cuda" else found
 
 
 def ours(sizes: Sizes, placement: str) -> Any:
@@ -69,7 +74,7 @@ def infer(sizes: Sizes, clock: Clock, *, length: int) -> dict[str, Any]:
             makers[f"flodl eager, {placement}"] = partial(_forward, sizes, length, make, None)
     for mode in modes[:1]:
         makers[f"transformers {mode}"] = partial(_forward, sizes, length, partial(theirs, sizes), mode)
-        for placement in placements(sizes, length):
+        for placement in inference_placements(sizes, length):
             make = partial(ours, sizes, placement)
             makers[f"flodl {mode}, {placement}"] = partial(_forward, sizes, length, make, mode)
     for mode in modes[1:]:

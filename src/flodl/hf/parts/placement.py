@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-Placement = Literal["skew", "gather", "flex"]
+Placement = Literal["auto", "skew", "gather", "flex", "fused"]
 
 
 def pair_rows(distance: Tensor, length: int) -> Tensor:

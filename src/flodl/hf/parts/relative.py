@@ -8,7 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from flodl.core import HFError
+
 from ..config import EncoderConfig
+from ..kernels import disentangled
 from .attention import join_heads, split_heads
 from .masks import attention_dtype, hiding_bias
 from .packed import Packed, drop_values, in_rows, out_of_rows
@@ -32,8 +35,9 @@ def log_buckets(distance: Tensor, num_buckets: int, max_distance: int) -> Tensor
 class RelativePositions(ComputedTable):
     """The rows of the relative embedding for the distances in a sequence.
 
-    Returns an index with an entry for each distance key − query, from 1 − length to length − 1. It depends on
-    the length only; its table is computed once, on the CPU, so that every device uses the same buckets.
+    Returns an index with an entry for each distance key − query, from 1 − length to length − 1, and some more
+    up to a multiple of 8, because matmuls with an odd number of columns are slow. It depends on the length
+    only; its table is computed once, on the CPU, so that every device uses the same buckets.
     """
 
     def __init__(self, span: int, num_buckets: int, max_distance: int) -> None:
@@ -42,7 +46,8 @@ class RelativePositions(ComputedTable):
     def forward(self, hidden: Tensor, *, packed: Packed | None) -> Tensor:
         length = hidden.shape[1] if packed is None else packed.longest
         reach = len(self.table) // 2
-        distance = torch.arange(length - 1, -length, -1, device=hidden.device)
+        width = (2 * length + 6) // 8 * 8
+        distance = torch.arange(length - 1, length - 1 - width, -1, device=hidden.device)
         return self.table[distance.clamp(-reach, reach) + reach]
 
 
@@ -67,10 +72,12 @@ class DisentangledAttention(nn.Module):
 
     `placement` is how scores of positions become scores of keys. "skew" computes one for each distance, of
     which those of the keys are a view; "gather" one for each row of the embedding, of which long texts have
-    fewer; "flex" looks them up inside FlexAttention (compiled, without dropout of attention).
+    fewer; "flex" looks them up inside FlexAttention (compiled, without dropout of attention); "fused" inside
+    a kernel for inference on CUDA. "auto" is "fused" in 16 bits where nothing needs gradients, and else
+    "skew".
     """
 
-    placement: Placement = "skew"
+    placement: Placement = "auto"
 
     def __init__(
         self, config: EncoderConfig, *, terms: tuple[str, ...], shared: bool, relative: bool
@@ -108,13 +115,19 @@ class DisentangledAttention(nn.Module):
         if rows is not None:
             value, dropout = drop_values(value, dropout), 0.0
             query, key, value = (in_rows(part, rows) for part in (query, key, value))
+        positions = None
+        if relative is not None and distance is not None and self.terms:
+            positions = self.position_dropout(relative)
+            if self._is_fused(query, key, value, relative, dropout):
+                context = self._fused(query, key, value, positions, distance, real)
+                return context if rows is None else rows.join(context)
         if real is not None:
             query = query * real
         bias = mask
-        if relative is not None and distance is not None and self.terms:
+        if positions is not None and distance is not None:
             if self.placement == "flex" and rows is None and not dropout:
-                return self._flex(query, key, value, self.position_dropout(relative), distance, mask, real)
-            bias = self._bias(query, key, self.position_dropout(relative), distance)
+                return self._flex(query, key, value, positions, distance, mask, real)
+            bias = self._bias(query, key, positions, distance)
             if mask is not None and real is not None:
                 bias = torch.addcmul(mask, bias, real)
         context = F.scaled_dot_product_attention(
@@ -122,11 +135,58 @@ class DisentangledAttention(nn.Module):
         )
         return join_heads(context if rows is None else out_of_rows(context, rows))
 
+    def _is_fused(self, query: Tensor, key: Tensor, value: Tensor, relative: Tensor, dropout: float) -> bool:
+        if self.placement not in ("auto", "fused"):
+            return False
+        if self.placement == "auto" and torch.compiler.is_exporting():
+            return False  # an exported program runs without flodl
+        reason = disentangled.unsupported(query)
+        if reason is None and dropout:
+            reason = f"it cannot drop attention weights (dropout {dropout})"
+        if reason is None and torch.is_grad_enabled():
+            own = [part.weight for part in (self.position_key, self.position_query) if part is not None]
+            if any(part.requires_grad for part in (query, key, value, relative, *own)):
+                reason = "it has no gradients; call the model under torch.no_grad()"
+        if self.placement == "fused" and reason is not None:
+            raise HFError(f'placement "fused" cannot be used: {reason}. Choose "auto" or "skew".')
+        # Exact float32 cannot use tensor cores inside the kernel; other libraries are faster without them.
+        return reason is None and (self.placement == "fused" or query.dtype != torch.float32)
+
+    def _fused(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        relative: Tensor,
+        distance: Tensor,
+        real: Tensor | None,
+    ) -> Tensor:
+        rows = None
+        if len(distance) <= len(relative):
+            relative = F.embedding(distance, relative)
+        else:
+            # 16 bits are half of the reads; a model without buckets may have more rows.
+            rows = distance.to(torch.int16 if len(relative) <= 2**15 else torch.int32)
+        # Scores without scale may be too large for float16.
+        scale = self.scale if query.dtype == torch.float16 else 1.0
+        c2p, p2c = self._by_row(query, key, relative, scale=scale)
+        return disentangled.attention(
+            query,
+            key,
+            value,
+            c2p=c2p,
+            p2c=p2c,
+            rows=rows,
+            real=real,
+            scale=self.scale,
+            position_scale=self.scale / scale,
+        )
+
     def _bias(self, query: Tensor, key: Tensor, relative: Tensor, distance: Tensor) -> Tensor:
         """Return the scores of positions, [batch, heads, length, length]."""
         terms = []
         if self.placement == "gather" and len(distance) > len(relative):
-            c2p, p2c = self._by_row(query, key, relative)
+            c2p, p2c = self._by_row(query, key, relative, scale=self.scale)
             rows = pair_rows(distance, query.shape[-2])
             terms += [] if c2p is None else [gather_keys(c2p, rows)]
             terms += [] if p2c is None else [gather_keys(p2c, rows.mT).mT]
@@ -136,19 +196,25 @@ class DisentangledAttention(nn.Module):
             terms.append(align(torch.einsum("bhqd,hrd->bhqr", query, position)))
         if "p2c" in self.terms:
             position = self._at_distances(self.position_query or self.query, relative, distance).flip(1)
-            terms.append(align(torch.einsum("bhkd,hrd->bhkr", key, position)).transpose(-1, -2))
+            scores = torch.einsum("bhkd,hrd->bhkr", key, position)
+            terms.append(align(scores, skip=len(distance) - 2 * key.shape[-2] + 1).transpose(-1, -2))
         return terms[0] if len(terms) == 1 else terms[0] + terms[1]
 
-    def _by_row(self, query: Tensor, key: Tensor, relative: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def _by_row(
+        self, query: Tensor, key: Tensor, relative: Tensor, *, scale: float
+    ) -> tuple[Tensor | None, Tensor | None]:
         """Return the scores of each row of the embedding: by query (c2p) and by key (p2c)."""
         c2p = p2c = None
         if "c2p" in self.terms:
-            position = split_heads((self.position_key or self.key)(relative) * self.scale, self.num_heads)
+            position = self._split((self.position_key or self.key)(relative), scale)
             c2p = torch.einsum("bhqd,hrd->bhqr", query, position)
         if "p2c" in self.terms:
-            position = split_heads((self.position_query or self.query)(relative) * self.scale, self.num_heads)
+            position = self._split((self.position_query or self.query)(relative), scale)
             p2c = torch.einsum("bhkd,hrd->bhkr", key, position)
         return c2p, p2c
+
+    def _split(self, projected: Tensor, scale: float) -> Tensor:
+        return split_heads(projected if scale == 1 else projected * scale, self.num_heads)
 
     def _flex(
         self,
@@ -160,7 +226,7 @@ class DisentangledAttention(nn.Module):
         mask: Tensor | None,
         real: Tensor | None,
     ) -> Tensor:
-        c2p, p2c = self._by_row(query, key, relative)
+        c2p, p2c = self._by_row(query, key, relative, scale=self.scale)
         rows = pair_rows(distance, query.shape[-2])
         return join_heads(
             flex_attention(
@@ -169,28 +235,31 @@ class DisentangledAttention(nn.Module):
         )
 
     def _at_distances(self, project: nn.Module, relative: Tensor, distance: Tensor) -> Tensor:
-        """Return the scaled projection of each distance, [heads, 2 · length − 1, width]."""
+        """Return the scaled projection of each distance, [heads, distances, width]."""
         if len(distance) < len(relative):
             projected = project(F.embedding(distance, relative))
         else:
             projected = F.embedding(distance, project(relative))
-        return split_heads(projected * self.scale, self.num_heads)
+        return self._split(projected, self.scale)
 
 
-def align(scores: Tensor) -> Tensor:
-    """Turn scores by distance into scores by key: […, n, 2n − 1] to [..., n, n], as a view.
+def align(scores: Tensor, *, skip: int = 0) -> Tensor:
+    """Turn scores by distance into scores by key: […, n, 2n − 1 or more] to [..., n, n], as a view.
 
-    Row i of the input starts at distance 1 − n, so key k is at column k − i + n − 1.
+    After `skip` columns, row i of the input starts at distance 1 − n, so key k is at column k − i + n − 1.
 
-    >>> align(torch.tensor([[-1, 0, 1], [-1, 0, 1]]))
+    >>> align(torch.tensor([[-1, 0, 1, 9], [-1, 0, 1, 9]]))
+    tensor([[ 0,  1],
+            [-1,  0]])
+    >>> align(torch.tensor([[9, -1, 0, 1], [9, -1, 0, 1]]), skip=1)
     tensor([[ 0,  1],
             [-1,  0]])
     """
-    length = scores.shape[-2]
+    length, width = scores.shape[-2:]
     if length == 1:
-        return scores
-    flat = scores.flatten(-2).narrow(-1, length - 1, length * (2 * length - 2))
-    return flat.view(*flat.shape[:-1], length, 2 * length - 2).narrow(-1, 0, length)
+        return scores.narrow(-1, skip, 1)
+    flat = scores.flatten(-2).narrow(-1, length - 1, length * (width - 1))
+    return flat.view(*flat.shape[:-1], length, width - 1).narrow(-1, skip, length)
 
 
 def real_tokens(hidden: Tensor, *, attention_mask: Tensor | None, packed: Packed | None) -> Tensor | None:
