@@ -57,7 +57,7 @@ def run_row(name: str, options: argparse.Namespace) -> None:
         row(sizes, Player(limit, rival=options.rival))
         return
     command = [*row_command(name, options, os.devnull), "--rival"]
-    clock = Conductor(limit, command=command, turn=options.turn)
+    clock = Conductor(limit, command=command, turn=options.turn, rivals=options.rivals)
     try:
         found = row(sizes, clock)
     finally:
@@ -69,7 +69,7 @@ def run_row(name: str, options: argparse.Namespace) -> None:
 def row_command(name: str, options: argparse.Namespace, out: str) -> list[str]:
     """Return the command that measures one row."""
     command = [sys.executable, __file__, "--row", name, "--out", out, "--device", options.device]
-    command += ["--rounds", str(options.rounds), "--limit", str(options.limit)]
+    command += ["--rivals", options.rivals, "--rounds", str(options.rounds), "--limit", str(options.limit)]
     return [*command, *["--quick"] * options.quick]
 
 
@@ -158,6 +158,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seconds", type=float, default=520, help="no row starts that would not fit")
     parser.add_argument("--rows", default="", help="regular expression for the names of rows")
+    parser.add_argument("--rivals", default="", help="regular expression for the names of rivals")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--at-once", type=int, default=1, help="how many rows are set up at the same time")
     parser.add_argument("--limit", type=float, default=0, help="seconds for each row, instead of the usual")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import selectors
 import subprocess
 import sys
@@ -51,6 +52,8 @@ class Conductor(Clock):
     command: Sequence[str] = ()
     # The row writes this file when it is ready, and measures when the file is gone.
     turn: Path | None = None
+    # A regular expression for the names of the rivals; the others are left out.
+    rivals: str = ""
     processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
 
     def set_up(self, makers: Mapping[str, Callable[[], Rival]], *, reserve_s: float) -> dict[str, Any]:
@@ -58,6 +61,7 @@ class Conductor(Clock):
         # A pool of compiler processes for each rival would not fit into memory.
         environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
         waiting = selectors.DefaultSelector()
+        makers = {name: make for name, make in makers.items() if re.search(self.rivals, name)}
         for name in makers:
             process = subprocess.Popen(
                 [*self.command, name],
