@@ -194,6 +194,55 @@ def test_gradients_that_consist_of_rounding_errors_may_differ(monkeypatch):
     assert step.tier == "compiled", step.report()
 
 
+def memorized(step_fn, compiled, monkeypatch):
+    """Train on one batch until its gradients are rounding errors; then try a compiled step."""
+    monkeypatch.setattr(torch, "compile", lambda function, **_: compiled)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 2))
+    x, y = torch.randn(4, 8), torch.randn(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    eager = TrainStep(model, optimizer, step_fn, tier="eager")
+    for _ in range(1500):
+        loss = eager(x, y)
+    assert loss < 1e-12
+    step = TrainStep(model, optimizer, step_fn, tier="compiled")
+    for _ in range(6):
+        step(x, y)
+    return step
+
+
+def squared_error(model, x, y):
+    return (model(x) - y).square().mean()
+
+
+def in_another_order(model, x, y):
+    first, gelu, last = model
+    hidden = gelu(first.bias + x.flip(1) @ first.weight.flip(1).T).flip(1)
+    return (last.bias + hidden @ last.weight.flip(1).T - y).square().mean()
+
+
+def test_a_model_that_has_memorized_its_batch_is_compiled(monkeypatch):
+    step = memorized(squared_error, in_another_order, monkeypatch)
+    words = "gradients that are rounding errors; within 0.001 of eager's at other weights over 2 updates"
+    assert (step.tier, step.report().reason) == ("compiled", words)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda model, x, y: 2 * in_another_order(model, x, y),
+        lambda model, x, y: -in_another_order(model, x, y),
+        lambda model, x, y: in_another_order(model, x, y).detach() + 0 * squared_error(model, x, y),
+        lambda model, x, y: squared_error(model, x, y) + 1e-4 * model(x).mean(),
+    ],
+    ids=["doubled", "negated", "zero", "another term"],
+)
+def test_a_wrong_gradient_is_found_in_a_model_that_has_memorized_its_batch(monkeypatch, wrong):
+    step = memorized(squared_error, wrong, monkeypatch)
+    assert step.tier == "eager"
+    assert "the compiled step differs from eager: the gradients are off by" in step.report().reason
+
+
 @pytest.mark.parametrize("part", ["large", "small"])
 def test_nan_gradients_are_refused(monkeypatch, part):
     class Spoiled(torch.autograd.Function):

@@ -88,7 +88,7 @@ def _record(
     values = runner.run_without_update(micro).values
     runner.show_grads()
     verdict = Verdict(tier, body, updates=runner.update_inside)
-    difference = verdict.judge(after, eager, values, before, [micro])
+    difference = verdict.judge(runner, after, eager, values, before, [micro])
     if difference is None and verdict.is_doubtful:
         difference = "its gradients are further from eager's than usual"
     return difference

@@ -22,7 +22,7 @@ from ..program.program import StepBody
 from ..program.runner import EagerRunner, Micro
 from ..settings import Tier
 from ..state.snapshot import Snapshot
-from .verdict import rerun
+from .reruns import rerun
 
 # How many models of one class a process may compile if torch splits their code at graph breaks.
 MAX_MODELS = 256

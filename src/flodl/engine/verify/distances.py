@@ -59,9 +59,13 @@ class RoundingNoise:
         self._from_rerun = part_distances(real.parts, again.parts)
         self._from_perturbed: list[dict[str, float]] = []
         self.total = exact.distance(real)
+        # How far one bit in every weight moves all gradients together.
+        self._moved = 0.0
         for result in perturbed:
             self._from_perturbed.append(part_distances(real.parts, result.parts))
-            self.total = max(self.total, noise_bound(real.distance(result), MAX_FLOAT64_DISTANCE))
+            moved = real.distance(result)
+            self._moved = max(self._moved, moved)
+            self.total = max(self.total, noise_bound(moved, MAX_FLOAT64_DISTANCE))
 
     def eager_error(self, name: str) -> float:
         """Return how far a part of eager's result is from exact numbers, or from its rerun."""
@@ -71,6 +75,19 @@ class RoundingNoise:
         """Return how far rounding alone may move a part."""
         bounds = (noise_bound(apart.get(name, 0.0), MOSTLY_ROUNDING) for apart in self._from_perturbed)
         return max((self.eager_error(name), *bounds))
+
+    def may_explain(self, real: WindowResult, candidate: WindowResult) -> bool:
+        """Return whether eager's gradients are so inexact that all differences may be rounding errors.
+
+        That is how it is when a model has memorized its batch: large terms cancel.
+        """
+        most = NOISE_PER_PERTURBATION * self._moved
+        if not most > MAX_FLOAT64_DISTANCE or not real.distance(candidate) <= most:
+            return False
+        return all(
+            distance <= NOISE_PER_PERTURBATION * max(apart.get(name, 0.0) for apart in self._from_perturbed)
+            for name, distance in real.outliers(candidate).items()
+        )
 
 
 def noise_bound(moved: float, most: float) -> float:

@@ -27,7 +27,8 @@ from .distances import Values, WindowOutputs
 from .failure import StepFailed, step_errors
 from .gradients import Gradients, copy_gradients
 from .refusals import ChangedDuringTrial, Refused
-from .verdict import Verdict, rerun, set_gradients
+from .reruns import rerun, set_gradients
+from .verdict import Verdict
 
 # Windows in a row that cannot be compared (not finite, or a different shape) before a trial is given up.
 MAX_SKIPPED = 50
@@ -198,7 +199,7 @@ class Trial:
             values = rerun(candidate, window, updates=self._updates)
             candidate.show_grads()
             real = WindowOutputs(grads, self._values)
-            difference = self._verdict.judge(after, real, values, before, window)
+            difference = self._verdict.judge(candidate, after, real, values, before, window)
         except (GuardFailed, NotCapturable) as error:
             if isinstance(error, GuardFailed) and not is_new:
                 # A guarded value has changed since the last window.
