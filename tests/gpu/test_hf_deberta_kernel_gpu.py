@@ -79,7 +79,7 @@ def check(graph: nn.Module, inputs: dict[str, Any], dtype: torch.dtype) -> None:
         assert float(error.max()) < 1e-4, float(error.max())
         return
     assert float(error.max()) <= 2 * float(allowed.max()) + 1e-2, (float(error.max()), float(allowed.max()))
-    assert float(error.norm()) <= 1.2 * float(allowed.norm()) + 1e-3, (
+    assert float(error.norm()) <= 1.5 * float(allowed.norm()) + 1e-3, (
         float(error.norm()),
         float(allowed.norm()),
     )
@@ -151,7 +151,7 @@ def test_a_compiled_model_replays_the_kernel(length: int) -> None:
         torch.compiler.cudagraph_mark_step_begin()
         found = compiled(inputs["input_ids"], **options).double()
     allowed = float((eager - exact).norm())
-    assert float((found - exact).norm()) <= 1.2 * allowed + 1e-3
+    assert float((found - exact).norm()) <= 1.5 * allowed + 1e-3
 
 
 def test_the_kernel_is_chosen_for_inference_in_16_bits(monkeypatch: pytest.MonkeyPatch) -> None:
