@@ -15,7 +15,7 @@ from flodl.distributed.coordination import CoordinatorSettings
 from flodl.distributed.placement import engine
 from flodl.distributed.supervisor import LocalLauncher, RankSpec
 from flodl.distributed.supervisor.launcher import RankProcess
-from flodl.train.ranks import fit, report
+from flodl.train.ranks import fit, recorder
 
 from .mps import SHARE
 
@@ -59,13 +59,13 @@ class Timeline:
 def watched(shares: Sequence[int] = (), overhead_target: float | None = None) -> Iterator[Timeline]:
     """Let Trainers start their ranks with these shares, and record what the ranks do."""
     timeline = Timeline()
-    launcher, on_event, settings = engine.LocalLauncher, report.Recorder.on_event, fit.CoordinatorSettings
+    launcher, on_event, settings = engine.LocalLauncher, recorder.Recorder.on_event, fit.CoordinatorSettings
 
-    def add(self: report.Recorder, record: Record) -> None:
+    def add(self: recorder.Recorder, record: Record) -> None:
         timeline.add(record)
         on_event(self, record)
 
-    report.Recorder.on_event = add  # type: ignore[method-assign]
+    recorder.Recorder.on_event = add  # type: ignore[method-assign]
     if shares:
         engine.LocalLauncher = partial(SharesLauncher, shares)  # type: ignore[assignment, misc]
     if overhead_target is not None:
@@ -74,7 +74,7 @@ def watched(shares: Sequence[int] = (), overhead_target: float | None = None) ->
     try:
         yield timeline
     finally:
-        engine.LocalLauncher, report.Recorder.on_event = launcher, on_event  # type: ignore[method-assign, misc]
+        engine.LocalLauncher, recorder.Recorder.on_event = launcher, on_event  # type: ignore[method-assign, misc]
         fit.CoordinatorSettings = settings  # type: ignore[misc]
 
 
