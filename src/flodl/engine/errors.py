@@ -9,6 +9,10 @@ class NotCapturable(StepError):
     """The region does something that cannot be recorded; the message names it, and the line."""
 
 
+class HostSync(NotCapturable):
+    """The region waits for the device; the message names the line."""
+
+
 class NotRestorable(StepError):
     """The step may change something that cannot be restored; the message names it."""
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from ..batch.signature import same_layout, shared_indices
 from ..batch.tree import leaves_of, refill, static_copy, tensors_of
 from ..device.error_text import error_summary, source_line
-from ..device.gc_and_sync import waits_are_errors
-from ..errors import NotCapturable
+from ..device.gc_and_sync import is_wait, waits_are_errors
+from ..errors import HostSync, NotCapturable
 from .mailbox import Mailbox, open_mailbox
 
 T = TypeVar("T")
@@ -147,7 +147,7 @@ def rehearse(region: Callable[[], T]) -> T:
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        raise NotCapturable(_reason(error)) from error
+        raise (HostSync if is_wait(error) else NotCapturable)(_reason(error)) from error
 
 
 def _recover(usual: torch.cuda.Stream, pool: Any) -> None:
@@ -170,7 +170,7 @@ def _recover(usual: torch.cuda.Stream, pool: Any) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Return in one line what prevented a recording, with the user's source line."""
+    """Return in one line what prevented a recording, with the lines that did it."""
     return f"{error_summary(error)}{source_line(error)}"
 
 

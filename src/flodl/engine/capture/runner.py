@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from ..batch.signature import Signature
 from ..batch.tree import tensors_of
 from ..device.autograd_history import attribute_path, cut_history, has_live_history
 from ..errors import NotCapturable
-from ..guards.recompile import no_recompiling
+from ..guards.recompile import GuardFailed, refusing_to_recompile
 from ..optimizer.adam import FastAdam, fast_adam
 from ..program.outcome import Outcome
 from ..program.program import StepBody
@@ -192,16 +191,19 @@ class RecordedRunner:
             if has_live_history(body.parameters):
                 raise NotCapturable(self._what_has_live_history())
             before = RngState.capture(body.device)
-            guarded = no_recompiling() if body.is_compiled else nullcontext()
             try:
-                with torch.cuda.device(body.device), guarded:
+                with torch.cuda.device(body.device):
                     return record(
-                        region,
+                        refusing_to_recompile(region) if body.is_compiled else region,
                         micro.inputs,
                         pool=self._pool,
                         stream=self._stream,
                         loss_of=self._loss_of(micro),
                     )
+            except NotCapturable as error:
+                if isinstance(error.__cause__, GuardFailed):
+                    raise error.__cause__ from error
+                raise
             finally:
                 cut_history(body.model, lasting)
                 self.draws_on_host |= not before.same_on_cpu(RngState.capture(body.device))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from ..capture.conditions import as_recorded, can_record
 from ..device.torch_flags import current_flags
 from ..program.program import StepBody
 from ..program.runner import Micro
@@ -38,7 +39,7 @@ def pack_step(body: StepBody, micro: Micro) -> bytes:
         "step_fn": uncompiled(body.step_fn),
         "settings": body.settings,
         "parameters": body.parameters,
-        "micro": micro,
+        "micro": as_recorded(micro) if can_record(body.device) else micro,
         "directory": os.getcwd(),
         "flags": current_flags(),
     }

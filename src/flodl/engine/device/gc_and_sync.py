@@ -26,6 +26,11 @@ _strict_threads: list[int] = []
 _cleanup = ExitStack()
 
 
+def is_wait(error: BaseException) -> bool:
+    """Return whether an error was raised because the host waited for the device."""
+    return isinstance(error, RuntimeError) and _WAITED in str(error)
+
+
 class Collector:
     """Collect garbage when `collect` is called, and not automatically; created by `calm_collector`."""
 
@@ -153,7 +158,7 @@ def no_waiting() -> Iterator[None]:
         with waits_are_errors():
             yield
     except RuntimeError as error:
-        if _WAITED not in str(error):
+        if not is_wait(error):
             raise
         where = source_line(error)
         raise StepError(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class GuardFailed(Exception):
@@ -25,6 +28,16 @@ def no_recompiling() -> Iterator[None]:
             if "fail_on_recompile" not in str(error):
                 raise
             raise GuardFailed(f"the compiled code no longer fits ({_failed_guard(str(error))})") from error
+
+
+def refusing_to_recompile(function: Callable[P, T]) -> Callable[P, T]:
+    """Return a function that raises `GuardFailed` where the code that it calls would be recompiled."""
+
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+        with no_recompiling():
+            return function(*args, **kwargs)
+
+    return guarded
 
 
 class _NoRecompilation:

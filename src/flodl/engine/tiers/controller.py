@@ -389,20 +389,21 @@ class TierController:
         if may_repeat and self._trial.tier == "compiled" and attempts.compiled_enough:
             may_repeat, reason = False, f"{reason}; {attempts.not_again}"
         if not may_repeat:
-            self._give_up(reason, step)
+            self._give_up(reason, step, may_compile=refused.is_wait)
             return
         attempts.num_disturbed += 1
         attempts.num_windows = 0
         self._trial = None
         self._journal.add(step, self._current.tier, Cause.RETRY, f"{reason}; it is tried again later")
 
-    def _give_up(self, reason: str, step: int) -> None:
+    def _give_up(self, reason: str, step: int, *, may_compile: bool) -> None:
         """Stay on the current tier; where a compiled step was requested and fails, capture may still work."""
         failed, self._trial = self._trial, None
         self.tiers_ahead = self.tiers_ahead[1:]
         if failed is not None and failed.tier == "captured":
-            # What cannot be captured cannot be captured when it is compiled either.
-            self.tiers_ahead = []
+            # What cannot be captured cannot be captured when it is compiled either, except for a host sync:
+            # the compiler may fold what is read into a constant.
+            self.tiers_ahead = self.tiers_ahead if may_compile else []
         elif self._body.settings.tier == "compiled" and self._body.device.type == "cuda":
             self.tiers_ahead = ["captured"]
         self._report_refusal(reason, step)

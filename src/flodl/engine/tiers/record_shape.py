@@ -6,12 +6,13 @@ import torch
 
 from ..capture.runner import RecordedRunner
 from ..errors import NotCapturable
+from ..guards.recompile import GuardFailed
 from ..program.outcome import Outcome
 from ..program.program import StepBody
 from ..program.runner import EagerRunner, Micro
 from ..settings import Tier
 from ..state.snapshot import Snapshot
-from ..verify.candidate import compile_by_running
+from ..verify.candidate import compile_by_running, learn
 from ..verify.distances import WindowOutputs
 from ..verify.gradients import Gradients, copy_gradients
 from ..verify.verdict import Verdict
@@ -59,7 +60,7 @@ def record_another(
             difference = _record(
                 runner, body, micro, before, after, WindowOutputs(grads, dict(outcome.values))
             )
-    except NotCapturable as error:
+    except (NotCapturable, GuardFailed) as error:
         difference = str(error)
     except torch.OutOfMemoryError:
         difference = NO_MEMORY
@@ -83,7 +84,7 @@ def _record(
     if runner.body.is_compiled:
         compile_by_running(runner.body, [micro], before, updates=runner.update_inside)
     before.restore()
-    runner.learn(micro)
+    learn(runner, micro, before, updates=runner.update_inside)
     before.restore()
     values = runner.run_without_update(micro).values
     runner.show_grads()

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from ..capture.conditions import as_recorded, can_record
+from ..capture.recording import rehearse
 from ..capture.runner import RecordedRunner, Runner
 from ..compile.memory_format import Layout, LayoutChoice, candidate_layouts, pick_fastest
 from ..compile.runner import CompiledRunner, compile_program
@@ -41,6 +43,8 @@ class CandidateBuilder:
         tune: str | None = None,
         layout: LayoutChoice | None = None,
     ) -> None:
+        # Whether the eager step waits for the device; compiled, it may not.
+        self.is_waiting = False
         self.candidate: Runner | None = None
         self.cost_s = 0.0
         self._tier = tier
@@ -71,6 +75,13 @@ class CandidateBuilder:
         changed = self._guard.what_changed() if self._guard is not None else None
         return changed or (self.candidate.what_changed() if self.candidate is not None else None)
 
+    def recompile(self, window: list[Micro], before: Snapshot) -> None:
+        """Compile the candidate once more, for the conditions that it was found to run under."""
+        assert self.candidate is not None
+        before.restore()
+        compile_by_running(self.candidate.body, window, before, updates=self._updates)
+        before.restore()
+
     def prepare(self, window: list[Micro], before: Snapshot) -> Runner:
         """Return the candidate, prepared for a window, and restore the state."""
         started = time.perf_counter()
@@ -83,7 +94,7 @@ class CandidateBuilder:
 
     def _learn(self, candidate: Runner, window: list[Micro], before: Snapshot) -> None:
         for micro in window:
-            candidate.learn(micro)
+            learn(candidate, micro, before, updates=self._updates)
             before.restore()
 
     def _build(self, window: list[Micro], before: Snapshot) -> Runner:
@@ -99,6 +110,10 @@ class CandidateBuilder:
         for layout, body in bodies.items():
             try:
                 compile_by_running(body, window, before, updates=self._updates)
+                if self.is_waiting:
+                    before.restore()
+                    copies = [as_recorded(micro) for micro in window]
+                    rehearse(partial(rerun, EagerRunner(body), copies, updates=self._updates))
                 candidates[layout] = self._runner(body)
                 before.restore()
                 self._learn(candidates[layout], window, before)
@@ -126,10 +141,26 @@ class CandidateBuilder:
         return (now_s(self._body.device) - started) / len(window)
 
 
+def learn(runner: Runner, micro: Micro, before: Snapshot, *, updates: bool) -> None:
+    """Prepare a runner for a micro-batch; if a guard of compiled code fails, compile it once more."""
+    try:
+        runner.learn(micro)
+    except GuardFailed:
+        before.restore()
+        compile_by_running(runner.body, [micro], before, updates=updates)
+        before.restore()
+        runner.learn(micro)
+
+
 def compile_by_running(body: StepBody, window: list[Micro], before: Snapshot, *, updates: bool) -> None:
-    """Compile a body for the shapes of a window by running it, from the state before it."""
+    """Compile a body for the shapes of a window by running it, from the state before it.
+
+    If it is to be recorded, it runs on a copy of the window, as in the recording.
+    """
     from torch._dynamo.utils import counters
 
+    if can_record(body.device):
+        window = [as_recorded(micro) for micro in window]
     breaks = sum(counters["graph_break"].values())
     try:
         with warnings.catch_warnings(), torch._dynamo.config.patch(_dynamo_config()):

@@ -10,7 +10,7 @@ import torch
 
 from ..device.error_text import error_summary
 from ..settings import Tier
-from .refusals import ChangedDuringTrial, Refused
+from .refusals import ChangedDuringTrial, Refused, WaitsForDevice
 
 
 class StepFailed(Exception):
@@ -39,11 +39,15 @@ def step_errors(*, updating: bool = False) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class TrialFailure:
-    """Why a trial ended; `may_repeat` if only a change in between ended it."""
+    """Why a trial ended; `may_repeat` if only a change in between ended it.
+
+    `is_wait` if the eager step waits for the device.
+    """
 
     reason: str
     may_repeat: bool = False
     no_memory: bool = False
+    is_wait: bool = False
 
 
 def explain_failure(error: Exception, tier: Tier) -> TrialFailure:
@@ -55,7 +59,8 @@ def explain_failure(error: Exception, tier: Tier) -> TrialFailure:
     if isinstance(error, StepFailed):
         error = error.error
     if isinstance(error, Refused):
-        return TrialFailure(str(error), may_repeat=isinstance(error, ChangedDuringTrial))
+        may_repeat, is_wait = isinstance(error, ChangedDuringTrial), isinstance(error, WaitsForDevice)
+        return TrialFailure(str(error), may_repeat=may_repeat, is_wait=is_wait)
     if isinstance(error, torch.OutOfMemoryError):
         return TrialFailure("there is not enough memory to try a faster tier", no_memory=True)
     return TrialFailure(f"trying the {tier} step failed: {error_summary(error)}")

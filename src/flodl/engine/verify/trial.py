@@ -11,10 +11,11 @@ from flodl.observe import Book
 
 from ..batch.signature import Signature, opaque_part
 from ..batch.tree import static_copy, tensors_of
+from ..capture.conditions import can_record
 from ..capture.recording import rehearse
 from ..capture.runner import Runner
 from ..compile.memory_format import LayoutChoice
-from ..errors import NotCapturable
+from ..errors import HostSync, NotCapturable
 from ..guards.recompile import GuardFailed
 from ..optimizer.prepare import Readiness
 from ..program.outcome import Outcome
@@ -26,7 +27,7 @@ from .candidate import CandidateBuilder
 from .distances import Values, WindowOutputs
 from .failure import StepFailed, step_errors
 from .gradients import Gradients, copy_gradients
-from .refusals import ChangedDuringTrial, Refused
+from .refusals import ChangedDuringTrial, Refused, WaitsForDevice
 from .reruns import rerun, set_gradients
 from .verdict import Verdict
 
@@ -70,6 +71,8 @@ class Trial:
         # The part of the last batch that can only be compared by identity.
         self._opaque: Any = None
         self._records_metrics = False
+        # Where the eager step waits for the device, if that does not rule out the tier.
+        self._sync = ""
         self._verdict = Verdict(tier, body, updates=self._updates)
 
     @property
@@ -80,7 +83,8 @@ class Trial:
     @property
     def summary(self) -> str:
         """How close the candidate is to eager, and how it was made."""
-        return f"{self._verdict.summary}{self._builder.summary}"
+        folded = f"; the compiler removed a host sync: {self._sync}" if self._sync else ""
+        return f"{self._verdict.summary}{self._builder.summary}{folded}"
 
     def watch(self, micro: Micro) -> Outcome:
         """Run a micro-batch eagerly, and keep it for the comparison."""
@@ -129,7 +133,7 @@ class Trial:
         )
 
     def _run(self, micro: Micro) -> Outcome:
-        if self._builder.candidate is not None or self._body.device.type != "cuda":
+        if self._builder.candidate is not None or self._sync or not can_record(self._body.device):
             return self._run_eagerly(micro)
         if any(leaf.dim() == 0 and leaf.device.type == "cpu" for leaf in tensors_of(micro.batch)):
             raise Refused(
@@ -153,7 +157,13 @@ class Trial:
                 set_gradients(self._body, accumulated)
             if isinstance(error, torch.OutOfMemoryError):
                 raise StepFailed(error) from error
-            raise Refused(f"the step cannot be {self.tier}: {error}") from error
+            if not isinstance(error, HostSync):
+                raise Refused(f"the step cannot be {self.tier}: {error}") from error
+            if self.tier != "compiled":
+                raise WaitsForDevice(f"the step cannot be {self.tier}: {error}") from error
+            # The compiler may fold what is read into a constant: see whether the compiled step waits too.
+            self._sync, self._builder.is_waiting = str(error), True
+            return self._run_eagerly(micro)
         if micro.closes:
             self._close(micro)
         return outcome
@@ -196,7 +206,7 @@ class Trial:
         try:
             before.restore()
             candidate = self._builder.prepare(window, before)
-            values = rerun(candidate, window, updates=self._updates)
+            values = self._rerun(candidate, window, before, is_new=is_new)
             candidate.show_grads()
             real = WindowOutputs(grads, self._values)
             difference = self._verdict.judge(candidate, after, real, values, before, window)
@@ -213,6 +223,16 @@ class Trial:
             return None
         candidate.show_grads()
         return candidate
+
+    def _rerun(self, candidate: Runner, window: list[Micro], before: Snapshot, *, is_new: bool) -> Values:
+        """Run a window on the candidate; if a guard of new code fails, compile it once more."""
+        try:
+            return rerun(candidate, window, updates=self._updates)
+        except GuardFailed:
+            if not is_new:
+                raise
+        self._builder.recompile(window, before)
+        return rerun(candidate, window, updates=self._updates)
 
     def _should_skip(
         self, before: Snapshot, after: Snapshot, shapes: list[Signature], window: list[Micro]
