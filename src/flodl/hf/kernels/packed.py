@@ -14,7 +14,7 @@ from .constant import constant
 LONGEST = 256
 _WIDEST = 128
 # The tokens of a block, and the warps that compute it.
-_BLOCK, _WARPS = 32, 2
+_BLOCK, _WARPS = 64, 4
 
 
 def fits(longest: int, width: int) -> bool:

@@ -5,13 +5,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..kernels.constant import constant
+
 
 def attention_dtype(hidden: Tensor) -> torch.dtype:
     """Return the type that attention runs in, which autocast may lower."""
     device = hidden.device.type
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+    if _has_autocast(device) and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     return hidden.dtype
+
+
+@constant
+def _has_autocast(device: str) -> bool:
+    """Return whether a kind of device has autocast; torch 2.11 cannot trace the question."""
+    return torch.amp.is_autocast_available(device)
 
 
 def lowest(dtype: torch.dtype) -> float:
