@@ -1,6 +1,7 @@
 """Generate straight-line Python from a spec: one statement per node, values deleted after their last use.
 
-The source is compiled once. It looks like hand-written code, and tracebacks show its lines:
+Graphs with the same source share one code object, so that `torch.compile` compiles equal graphs once. It
+looks like hand-written code, and tracebacks show its lines:
 
     def program(graph, input):
         linear_1 = run_linear_1(input)
@@ -16,6 +17,7 @@ import itertools
 import keyword
 import linecache
 import re
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -32,21 +34,38 @@ _MERGES = {"add": add, "mean": mean, "mul": mul, "maximum": maximum}
 _numbers = itertools.count(1)
 
 
+@dataclass(frozen=True, eq=False)
+class Code:
+    """Compiled source: the file name that tracebacks show, and the function that binds it to modules."""
+
+    filename: str
+    bind: Callable[..., Program]
+
+
+# The code of every source that a graph uses now.
+_codes: weakref.WeakValueDictionary[str, Code] = weakref.WeakValueDictionary()
+_lock = threading.Lock()
+
+
 @dataclass(frozen=True)
 class Source:
     """Generated source, with the node of each line and the names to bind."""
 
     text: str
-    filename: str
     names: tuple[str, ...]
     bound: tuple[tuple[str, str], ...]
     node_at_line: Mapping[int, int]
-    bind: Callable[..., Program]
+    code: Code
+
+    @property
+    def filename(self) -> str:
+        """The file name that tracebacks show; graphs with the same source share it."""
+        return self.code.filename
 
 
 def bind(source: Source, targets: Mapping[str, Callable[..., Any]]) -> Program:
     """Return the function that runs the graph with these modules and functions."""
-    return source.bind(*(targets[key] for _, key in source.bound))
+    return source.code.bind(*(targets[key] for _, key in source.bound))
 
 
 def generate(spec: Spec, *, keep_tags: bool = True, timed: bool = False) -> Source:
@@ -57,15 +76,21 @@ def generate(spec: Spec, *, keep_tags: bool = True, timed: bool = False) -> Sour
     """
     writer = _Writer(spec, keep_tags, timed)
     text = writer.text()
+    with _lock:
+        code = _codes.get(text)
+        if code is None:
+            code = _codes[text] = _compiled(text)
+    return Source(text, tuple(writer.names), tuple(writer.bound), writer.node_at_line, code)
+
+
+def _compiled(text: str) -> Code:
     filename = f"<flodl graph {next(_numbers)}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     namespace: dict[str, Any] = {"torch": torch, **_MERGES}
     exec(compile(text, filename, "exec"), namespace)
-    source = Source(
-        text, filename, tuple(writer.names), tuple(writer.bound), writer.node_at_line, namespace["bind"]
-    )
-    weakref.finalize(source, linecache.cache.pop, filename, None).atexit = False
-    return source
+    code = Code(filename, namespace["bind"])
+    weakref.finalize(code, linecache.cache.pop, filename, None).atexit = False
+    return code
 
 
 class _Writer:
