@@ -19,6 +19,7 @@ SUMMARIES = {
     "setup": "Install the build of torch that fits this machine.",
     "diagnose": "Show the machine, torch and settings, and problems with them.",
     "libtorch": "Use torch from C++: find, show and switch between libtorch folders.",
+    "skill": "Teach a coding assistant to port PyTorch code to flodl.",
     "completions": "Print the completion script for bash, zsh or fish.",
     "api-ref": "List the public names, or explain one of them.",
     "test": "Check flodl itself: format, lint, types and the whole test suite.",
