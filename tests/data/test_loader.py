@@ -1,6 +1,7 @@
 """The loader: every sample once per epoch, in an order that resumes exactly, in any mode."""
 
 import os
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -51,17 +52,64 @@ def test_augmentation_does_not_depend_on_the_batch_size():
     assert torch.equal(small, large)
 
 
-def test_leaving_and_reentering_a_loop_loses_nothing():
+def test_leaving_and_reentering_an_epoch_loses_nothing():
     for settings in ({}, {"mode": "streaming", "num_workers": 2}):
         given = loader(**settings)
         seen = []
         while given.epoch == 0:
-            for _, labels in given:
-                seen += labels.tolist()
+            for item in given.with_positions():
+                seen += item.batch[1].tolist()
                 if len(seen) % 8 == 0:
                     break
         given.close()
         assert seen == torch.cat([labels for _, labels in loader()]).tolist()
+
+
+def left_by_a_break(given):
+    for _ in given:
+        if given.position == given.num_samples:
+            break
+
+
+def left_by_islice(given):
+    list(islice(given, len(given)))
+
+
+def left_by_zip(given):
+    list(zip(range(2), given))
+
+
+@pytest.mark.parametrize("leave", [left_by_a_break, left_by_islice, left_by_zip])
+@pytest.mark.parametrize("settings", [{}, {"mode": "streaming"}], ids=str)
+def test_a_loop_that_is_left_early_is_followed_by_a_whole_new_epoch(leave, settings):
+    given, alone = loader(**settings), loader(**settings)
+    for _ in range(3):
+        leave(given)
+        assert given.is_left_early
+    alone.set_epoch(3)
+    assert_same(everything(given, 4), everything(alone, 4))
+    assert not given.is_left_early
+
+
+def test_a_loop_after_a_loaded_cursor_yields_the_rest_of_its_epoch_once():
+    given, alone = loader(), loader()
+    first = everything(alone, 1)
+    next(iter(given))
+    given.load_state_dict(given.state_dict())
+    assert not given.is_left_early
+    iter(given)  # reads nothing
+    assert_same([next(iter(given))], first[1:2])
+    assert_same([next(iter(given))], [next(iter(alone))])
+
+
+def test_a_preserved_position_remembers_a_loop_that_was_left_early():
+    given, alone = loader(), loader()
+    next(iter(given))
+    with given.preserved_position():
+        list(given)
+    assert (given.epoch, given.position, given.is_left_early) == (0, given.batch_size, True)
+    alone.set_epoch(1)
+    assert_same([next(iter(given))], [next(iter(alone))])
 
 
 def test_a_new_iteration_ends_the_old_one():

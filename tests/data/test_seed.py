@@ -90,15 +90,16 @@ def test_augmentations_and_transforms_follow_the_default_seed():
 def test_a_resumed_loader_continues_with_the_seed_of_the_cursor(capsys):
     flodl.manual_seed(1)
     saved = Loader(DATA, 8)
-    next(iter(saved))
+    batches = iter(saved)
+    next(batches)
     state = json.loads(json.dumps(saved.state_dict()))
     flodl.manual_seed(2)
     resumed = Loader(DATA, 8)
     resumed.load_state_dict(state)
     assert resumed.seed == 1
     assert "continuing with seed 1 of the cursor, not 2" in capsys.readouterr().out
-    for _ in range(2):
-        assert torch.equal(torch.cat(list(resumed)), torch.cat(list(saved)))
+    for rest in (batches, saved):
+        assert torch.equal(torch.cat(list(resumed)), torch.cat(list(rest)))
 
 
 def test_a_cursor_with_another_seed_than_the_explicit_one_raises():

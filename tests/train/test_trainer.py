@@ -513,6 +513,22 @@ def test_reading_a_batch_takes_nothing_from_the_first_epoch(make, data, own):
     assert (result.steps, result.history) == (6, make().fit(data, epochs=2, batch_size=8).history)
 
 
+def test_reading_batches_between_two_calls_takes_nothing_from_the_training(make, data):
+    loader, trainer = Loader(data, 8), make()
+    trainer.fit(loader, epochs=1)
+    for _ in range(2):
+        next(iter(loader))
+    for number, batch in enumerate(trainer.epoch(loader)):
+        trainer.step(batch)
+        if number == 1:
+            break
+    next(iter(loader))
+    for batch in trainer.epoch(loader):
+        trainer.step(batch)
+    assert trainer.history == make().fit(data, epochs=2, batch_size=8).history
+    assert trainer.updates == 6
+
+
 def test_a_cursor_that_was_loaded_is_kept(make, data):
     loader, again = Loader(data, 8), Loader(data, 8)
     batches = [batch[0].tolist() for batch in loader]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -47,9 +48,9 @@ from .validation import OrderArguments, check_counts, check_flags, resolve_devic
 class Loader:
     """Yields batches of a source, which is resident on the device if it fits, else streamed to it.
 
-    Iterating yields the rest of the current epoch, then advances to the next epoch. The order and all random
-    numbers of a sample depend only on seed, epoch and position: `state_dict()` is a cursor, and a loader that
-    loads it continues with the next batch.
+    Every loop yields an epoch of its own: a loop that was left early is followed by the next epoch. The
+    order and all random numbers of a sample depend only on seed, epoch and position: `state_dict()` is a
+    cursor, and a loader that loads it continues with the next batch.
 
     Without `seed`, the seed is the one last given to `flodl.manual_seed` or `torch.manual_seed` (there, below
     2**32) when the loader is created, else 0; a cursor that is loaded brings its own. Without `shuffle`,
@@ -118,6 +119,7 @@ class Loader:
         self._epoch = self._position = self._iteration = 0
         self._source_state: Any = None
         self._epoch_start: tuple[int, int, Any] = (0, 0, None)
+        self._is_left_early = False
         # Each worker reads one part of an iterable; with other sources, workers do not change the order.
         self._num_parts = max(1, num_workers) if isinstance(self._source, Stream) else 1
         self._reads_in_workers = num_workers > 0
@@ -194,12 +196,20 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         self._iteration += 1
-        return self._rest_of_epoch(self._iteration, with_positions=False)
+        return self._rest_of_epoch(self._iteration, in_loop=True)
 
     def with_positions(self) -> Iterator[PositionedBatch]:
-        """Iterate like the loader itself, over batches together with the positions after them."""
+        """Iterate over the rest of the epoch, over batches together with the positions after them.
+
+        Unlike a loop over the loader itself, it continues where an earlier iteration was left.
+        """
         self._iteration += 1
-        return self._rest_of_epoch(self._iteration, with_positions=True)
+        return self._rest_of_epoch(self._iteration, in_loop=False)
+
+    @property
+    def is_left_early(self) -> bool:
+        """Whether a loop over the loader was left within an epoch: the next loop starts the next epoch."""
+        return self._is_left_early
 
     def set_epoch(self, epoch: int) -> None:
         """Move to the start of an epoch."""
@@ -208,10 +218,25 @@ class Loader:
         self._begin_at(epoch, 0, None)
 
     def rewind(self) -> None:
-        """Move back to where the epoch started: position 0, or the cursor that was loaded."""
+        """Move back to where the epoch started: position 0, or the cursor that was loaded.
+
+        Loops that were left early do not count.
+        """
         if not self.is_one_shot:
             self._iteration += 1
             self._begin_at(*self._epoch_start)
+
+    @contextmanager
+    def preserved_position(self) -> Iterator[None]:
+        """Return a context that ends with the loader where it was, also if a loop was left early there."""
+        before = self._epoch, self._position, self._source_state
+        start, is_left_early = self._epoch_start, self._is_left_early
+        try:
+            yield
+        finally:
+            self._iteration += 1
+            self._begin_at(*before)
+            self._epoch_start, self._is_left_early = start, is_left_early
 
     @property
     def torch_loader(self) -> DataLoader[Any] | None:
@@ -365,7 +390,9 @@ class Loader:
             f"mode={self.mode!r}: {self.reason})"
         )
 
-    def _rest_of_epoch(self, iteration: int, *, with_positions: bool) -> Iterator[Any]:
+    def _rest_of_epoch(self, iteration: int, *, in_loop: bool) -> Iterator[Any]:
+        if in_loop and iteration == self._iteration:
+            self._leave_epoch()
         batches = self._backend.batches(self._plan())
         # Written for every batch, so without the check of assignments to a loader.
         own = vars(self)
@@ -378,15 +405,25 @@ class Loader:
             if item is None:
                 break
             own["_position"], own["_source_state"] = item.position, item.source_state
-            yield item if with_positions else item.batch
+            own["_is_left_early"] = in_loop
+            yield item.batch if in_loop else item
             del item  # its memory may be needed for the next one
             if iteration != self._iteration:
                 raise _iteration_over()
         self._begin_at(self._epoch + 1, 0, None)
 
+    def _leave_epoch(self) -> None:
+        """Move to the next epoch if batches of this one were yielded, after the cursor that was loaded.
+
+        An iterator cannot be read from its start again, which is its own error.
+        """
+        if (self._is_left_early or self._position != self._epoch_start[1]) and not self.is_one_shot:
+            self._epoch, self._position, self._source_state = self._epoch + 1, 0, None
+
     def _begin_at(self, epoch: int, position: int, source_state: Any) -> None:
         self._epoch, self._position, self._source_state = epoch, position, source_state
         self._epoch_start = (epoch, position, source_state)
+        self._is_left_early = False
 
     def _samples_in(self, epoch: int, seed: int) -> int | None:
         count = self._source.num_samples

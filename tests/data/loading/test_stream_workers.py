@@ -164,8 +164,9 @@ def test_the_batch_size_may_change_within_an_epoch(loader):
 
 def test_an_interrupted_loop_continues_with_the_same_workers(loader):
     given = loader(Shared(), 2, num_workers=2)
-    head = [next(iter(given)), next(iter(given)), next(iter(given))]
-    assert sorted(torch.cat(head + list(given)).tolist()) == list(range(23))
+    head = [next(given.with_positions()).batch for _ in range(3)]
+    rest = [item.batch for item in given.with_positions()]
+    assert sorted(torch.cat(head + rest).tolist()) == list(range(23))
     pids = loader(Process(), 1, num_workers=2)
     assert lists(pids) == lists(pids)
 

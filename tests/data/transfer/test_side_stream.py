@@ -227,9 +227,10 @@ def test_accesses_stay_ordered_after_an_error_or_interrupt(cuda, kind, number, e
     found = []
 
     def read():
-        for images, labels in given:
-            train((images, labels))
-            found.append(labels.tolist())
+        for item in given.with_positions():
+            train(item.batch)
+            found.append(item.batch[1].tolist())
+            del item
 
     with failing(given, number, error("this batch cannot be made")), pytest.raises(error, match="cannot be"):
         read()

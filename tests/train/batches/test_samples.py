@@ -31,6 +31,7 @@ def test_a_loader_counts_what_it_drew():
 def test_a_loader_in_the_middle_of_an_epoch_counts_from_there():
     loader = Loader(SEQUENCES, batch_size=4, collate=by_time)
     next(iter(loader))
+    loader.load_state_dict(loader.state_dict())
     assert counts_of(loader) == [4, 2]
     assert counts_of(loader) == [4, 4, 2]
 

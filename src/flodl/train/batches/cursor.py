@@ -42,6 +42,7 @@ class BatchCursor:
         self._updates = 0
         # The epoch and position of the loader after the last batch.
         self._after = (0, 0)
+        self._source_after: Any = None
 
     def batches(self, loader: Loader) -> Iterator[Any]:
         """Yield the remaining batches of the loader's epoch."""
@@ -60,7 +61,7 @@ class BatchCursor:
                 self.num_samples = num_samples_of_batch(loader, self.batch, position, after, self.counts)
                 # A copy: the source may change its state in place.
                 position, source = after, deepcopy(loaded.source_state)
-                self._loader, self._after = loader, (epoch, position)
+                self._loader, self._after, self._source_after = loader, (epoch, position), source
                 del loaded
                 yield self.batch
             self.forget()
@@ -86,6 +87,17 @@ class BatchCursor:
     def forget(self) -> None:
         """Treat every batch so far as trained on."""
         self._loader = None
+
+    def return_to(self, loader: Loader) -> None:
+        """Move a loader that the program looped over in the meantime back to where the run was."""
+        if not loader.is_left_early or loader.is_one_shot:
+            return
+        if self._loader is not loader:
+            loader.rewind()
+            return
+        epoch, position = self._after
+        loader.set_epoch(epoch)
+        loader.load_state_dict({**loader.state_dict(), "position": position, "source": self._source_after})
 
     def rewind(self, loader: Loader) -> None:
         """Rewind the loader to the first batch that was not trained on; an iterator cannot be rewound."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import chain
 from typing import Any, Protocol, runtime_checkable
 
@@ -76,6 +76,8 @@ class Loaders:
             session.loader = self._build(data, batch_size, seed=seed)
             session.loader.load_state_dict(state)
         assert session.loader is not None
+        if not self._cursor.is_iterating:
+            self._cursor.return_to(session.loader)
         return session.loader
 
     def _move_new(self, loader: Loader, epoch: int) -> None:
@@ -235,12 +237,9 @@ def _named_as_evaluation() -> Iterator[None]:
 @contextmanager
 def preserve_position(data: Any) -> Iterator[None]:
     """Restore the position of a loader when the context ends."""
-    state = data.state_dict() if isinstance(data, Loader) and not data.is_one_shot else None
-    try:
+    is_loader = isinstance(data, Loader) and not data.is_one_shot
+    with data.preserved_position() if is_loader else nullcontext():
         yield
-    finally:
-        if state is not None:
-            data.load_state_dict(state)
 
 
 def check_repeatable(eval_data: Any) -> None:
