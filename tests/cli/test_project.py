@@ -118,15 +118,71 @@ def test_a_typo_gets_the_nearest_command(project, capsys):
     assert "there is no command 'helo'. Did you mean 'hello'" in capsys.readouterr().err
 
 
-def test_a_built_in_command_hides_a_project_command_but_run_finds_it(project, capfd):
+def test_a_project_command_replaces_a_built_in_one_which_stays_reachable(project, capfd):
     project({"fdl.yml": "commands: {version: {run: echo mine}, run: {run: echo default}}"})
-    assert main(["version"]) == 0
+    for words in (["version"], ["run", "version"]):
+        assert main(words) == 0
+        assert capfd.readouterr().out == "mine\n"
+    assert main(["--builtin", "version"]) == 0
     assert capfd.readouterr().out.startswith("flodl")
-    assert main(["run", "version"]) == 0
-    assert capfd.readouterr().out == "mine\n"
     assert main(["run"]) == 0
     assert main(["run", "--", "--epochs", "3"]) == 0
     assert capfd.readouterr().out == "default\ndefault --epochs 3\n"
+
+
+def test_the_help_and_lint_say_how_to_call_a_replaced_built_in_command(project, capsys):
+    project({"fdl.yml": "commands: {test: {run: pytest}}"})
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    assert "  --builtin test  Check flodl itself" in shown
+    assert "  test  pytest" in shown
+    assert main(["config", "lint"]) == 0
+    assert "`fdl test` and `fdl run test` run this one, `fdl --builtin test` runs" in capsys.readouterr().err
+
+
+def test_with_builtin_an_unknown_name_is_not_looked_up_in_the_project(project, capsys):
+    project(FILES)
+    assert main(["--builtin", "hello"]) == 1
+    assert "there is no built-in command 'hello'" in capsys.readouterr().err
+
+
+def test_in_a_broken_project_a_built_in_command_runs_and_says_so(project, capsys):
+    project({"fdl.yml": "commands: [1"})
+    assert main(["version"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("flodl")
+    assert "This is the built-in `fdl version`, because the project cannot be read." in shown.err
+    assert main(["config", "lint"]) == 1
+    assert "built-in" not in capsys.readouterr().err
+
+
+SCRIPT = """
+from dataclasses import dataclass
+from flodl.cli import Args, option
+
+@dataclass
+class Settings:
+    epochs: int = option(5, help="How long.")
+
+print(Args(Settings).parse())
+"""
+
+
+def test_the_help_of_run_shows_the_options_of_the_projects_program(project, capsys):
+    project({"fdl.yml": "entry: python t.py\ncommands: {run: {training: {epochs: 2}}}", "t.py": SCRIPT})
+    assert main(["run", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--dry-run" in shown
+    assert "runs  python t.py --epochs 2" in shown
+    assert "--epochs INT      How long.  [default: 5]" in shown
+
+
+def test_the_help_of_run_survives_a_broken_project(project, capsys):
+    project({"fdl.yml": "commands: [1"})
+    assert main(["run", "--help"]) == 0
+    shown = capsys.readouterr()
+    assert "--dry-run" in shown.out
+    assert "fdl.yml:1" in shown.err
 
 
 @pytest.mark.parametrize(

@@ -24,16 +24,22 @@ Rows = list[tuple[str, str]]
 def help_page(ctx: click.Context, target: Target) -> str:
     """Return the help page of a project command."""
     formatter = ctx.make_formatter()
-    {Kind.RUN: _write_run, Kind.PATH: _write_path, Kind.PRESET: _write_preset}[target.kind](formatter, target)
+    write_page(formatter, target, prefix=target.title)
     return formatter.getvalue().rstrip("\n")
 
 
-def _write_run(formatter: click.HelpFormatter, target: Target) -> None:
+def write_page(formatter: click.HelpFormatter, target: Target, *, prefix: str) -> None:
+    """Write the help page of a project command, which the words `prefix` run."""
+    writers = {Kind.RUN: _write_run, Kind.PATH: _write_path, Kind.PRESET: _write_preset}
+    writers[target.kind](formatter, target, prefix)
+
+
+def _write_run(formatter: click.HelpFormatter, target: Target, prefix: str) -> None:
     run, append = (str(target.spec.value(key) or "").strip() for key in ("run", "append"))
     pre, _, post = (
         append.partition("-- ") if append.startswith("-- ") or " -- " in append else (append, "", "")
     )
-    formatter.write_usage(target.title, "[-- ARGS... [-- RUNNER_ARGS...]]")
+    formatter.write_usage(prefix, "[-- ARGS... [-- RUNNER_ARGS...]]")
     _write_description(formatter, target.spec.value("description"))
     line = " ".join(
         part for part in (run, pre.strip(), "[ARGS...]", "--" if post else "", post.strip()) if part
@@ -49,7 +55,7 @@ def _write_run(formatter: click.HelpFormatter, target: Target) -> None:
     )
 
 
-def _write_path(formatter: click.HelpFormatter, target: Target) -> None:
+def _write_path(formatter: click.HelpFormatter, target: Target, prefix: str) -> None:
     manifest = target.manifest
     schema = _schema(manifest)
     presets = [name for name, node in _commands(target) if kind_or_none(name, node) is Kind.PRESET]
@@ -58,7 +64,7 @@ def _write_path(formatter: click.HelpFormatter, target: Target) -> None:
     slots = "|".join(filter(None, [f"<{slot}>" if presets else "", "<command>" if others else ""]))
     arguments = schema.arguments if schema else []
     words = [f"[{slots}]" if slots else "", *map(_placeholder, arguments), "[OPTIONS]"]
-    formatter.write_usage(target.title, " ".join(filter(None, words)))
+    formatter.write_usage(prefix, " ".join(filter(None, words)))
     _write_description(formatter, manifest.describe())
     _write_rows(formatter, "Arguments", [(_placeholder(one), _description(one)) for one in arguments])
     _write_rows(formatter, f"{slot.capitalize()}s", [(name, summary_of(manifest, name)) for name in presets])
@@ -69,11 +75,11 @@ def _write_path(formatter: click.HelpFormatter, target: Target) -> None:
     _write_rows(formatter, "Defaults", [(one.path, f"{flow(one.value)}  ({one.origin})") for one in settings])
 
 
-def _write_preset(formatter: click.HelpFormatter, target: Target) -> None:
+def _write_preset(formatter: click.HelpFormatter, target: Target, prefix: str) -> None:
     manifest = target.manifest
     schema = _schema(manifest)
     arguments = schema.arguments if schema else []
-    formatter.write_usage(target.title, " ".join([*map(_placeholder, arguments), "[OPTIONS]"]))
+    formatter.write_usage(prefix, " ".join([*map(_placeholder, arguments), "[OPTIONS]"]))
     _write_description(formatter, target.spec.value("description"))
     _write_rows(formatter, "Arguments", [(_placeholder(one), _description(one)) for one in arguments])
     settings = collect_settings(manifest.document, target.spec, project=manifest.project)

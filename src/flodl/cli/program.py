@@ -13,7 +13,7 @@ from flodl.core.environment import color_setting, completion_requested
 from flodl.core.errors import FlodlError
 from flodl.core.paths import nearest, suggestion
 
-from .commands import SUMMARIES
+from .commands import SUMMARIES, USE_MANIFEST
 from .options import UnknownCommand, no_append_option, output_options
 from .project import Project, available_overlays, project_of, select_overlay
 
@@ -27,7 +27,7 @@ _UNKNOWN = "flodl.cli.unknown"  # set during completion if the command is unknow
 class LazyGroup(click.Group):
     """A group that imports `commands/<name>.py` when that command is used, and none to list them.
 
-    Other names are looked up in the manifest of the project, which is loaded on demand.
+    A command of the project's manifest takes precedence over a built-in one, unless `--builtin` is given.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -50,12 +50,12 @@ class LazyGroup(click.Group):
         return [*SUMMARIES, *(name for name in _project_commands(ctx) if name not in SUMMARIES)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in SUMMARIES:
+        if cmd_name in SUMMARIES and (ctx.params.get("builtin") or not _has_own(ctx, cmd_name)):
             module = importlib.import_module(f"flodl.cli.commands.{cmd_name.replace('-', '_')}")
             assert isinstance(module.command, click.Command)
             return module.command
         manifest = project_of(ctx).manifest
-        if manifest is None or cmd_name not in manifest.commands.entries:
+        if ctx.params.get("builtin") or manifest is None or cmd_name not in manifest.commands.entries:
             return None
         from .dispatch import ProjectCommand
 
@@ -66,15 +66,21 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         found = _ignore_errors_in_completion(ctx, lambda: self.get_command(ctx, args[0]))
         if found is None and not ctx.resilient_parsing:
-            raise UnknownCommand(f"there is no command {args[0]!r}. {_suggest(ctx, args[0])}", ctx)
+            kind = "built-in command" if ctx.params.get("builtin") else "command"
+            raise UnknownCommand(f"there is no {kind} {args[0]!r}. {_suggest(ctx, args[0])}", ctx)
         if found is None:
             ctx.meta[_UNKNOWN] = True
         return (args[0] if found else None), found, args[1:]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        project, replaced = project_of(ctx), _replaced_names(ctx)
         with formatter.section("Commands"):
-            formatter.write_dl(list(SUMMARIES.items()))
-        project = project_of(ctx)
+            formatter.write_dl(
+                [
+                    (f"--builtin {name}" if name in replaced else name, text)
+                    for name, text in SUMMARIES.items()
+                ]
+            )
         try:
             if project.file is None:
                 return
@@ -96,13 +102,18 @@ class LazyGroup(click.Group):
             return []
         if not incomplete.startswith("-"):
             known = _ignore_errors_in_completion(ctx, lambda: project_words(project_of(ctx))) or []
-            items = [CompletionItem(name, help=words) for name, words in SUMMARIES.items()]
+            replaced = {item.value for item in known}
+            items = [
+                CompletionItem(name, help=text) for name, text in SUMMARIES.items() if name not in replaced
+            ]
             return [item for item in [*items, *known] if item.value.startswith(incomplete)]
         return click.Command.shell_complete(self, ctx, incomplete)
 
 
 def _suggest(ctx: click.Context, name: str) -> str:
     """Return a hint about the known commands; raise if an unknown key of the manifest may hide some."""
+    if ctx.params.get("builtin"):
+        return suggestion(name, SUMMARIES, known_as="built-in commands")
     manifest = project_of(ctx).manifest
     if manifest is not None:
         from .manifest.model import ManifestModel
@@ -115,6 +126,30 @@ def _suggest(ctx: click.Context, name: str) -> str:
         return suggestion(name, [*own, *SUMMARIES], known_as="commands")
     assert manifest is not None
     return f"{manifest.path} has {', '.join(own)}; `fdl --help` lists the built-in commands."
+
+
+def _has_own(ctx: click.Context, name: str) -> bool:
+    """Return whether the project has a command with the name of a built-in one.
+
+    `fdl run` is the built-in command, which runs the project's `run`.
+    """
+    if name == "run":
+        return False
+    try:
+        return name in _project_commands(ctx)
+    except (FlodlError, OSError) as error:
+        if name not in USE_MANIFEST and not ctx.resilient_parsing:
+            note = f"note: {error}\nThis is the built-in `fdl {name}`, because the project cannot be read."
+            click.echo(note, err=True)
+        return False
+
+
+def _replaced_names(ctx: click.Context) -> set[str]:
+    """Return the names of the built-in commands that the project replaces."""
+    try:
+        return set(_project_commands(ctx)) & set(SUMMARIES) - {"run"}
+    except (FlodlError, OSError):
+        return set()
 
 
 def _project_commands(ctx: click.Context) -> list[str]:
@@ -166,10 +201,13 @@ _ENV = click.option(
 )
 @_VERSION
 @_ENV
+@click.option(
+    "--builtin", is_flag=True, help="Run fdl's own command, also if the project has one of that name."
+)
 @no_append_option
 @output_options
 @click.pass_context
-def program(ctx: click.Context) -> None:
+def program(ctx: click.Context, builtin: bool) -> None:
     """flodl: models as graphs on PyTorch."""
     if ctx.color is None:
         ctx.color = color_setting()

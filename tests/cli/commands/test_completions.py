@@ -11,6 +11,7 @@ import pytest
 from flodl.cli import main
 from flodl.cli.completion import words_after
 from flodl.cli.manifest.loader import load
+from flodl.cli.program import program
 
 FILES = {
     "fdl.yml": "commands: {hello: {run: echo}, train: , bad: {run: a, path: b}}",
@@ -225,6 +226,22 @@ def test_a_broken_manifest_does_not_break_completion(shell, programs, project):
     folder = project({"fdl.yml": "commands: ["})
     assert complete(shell, programs, folder, "vers") == {"version"}
     assert complete(shell, programs, folder, "train", "") == set()
+
+
+def offered(*words):
+    """Return what `fdl` completes after these words, the last of which is incomplete."""
+    context = program.make_context("fdl", list(words[:-1]), resilient_parsing=True)
+    name, command, rest = program.resolve_command(context, list(words[:-1]))
+    inner = command.make_context(name, rest, parent=context, resilient_parsing=True)
+    return {item.value for item in command.shell_complete(inner, words[-1])}
+
+
+def test_run_without_a_name_completes_the_options_of_the_projects_run(project):
+    schema = "schema: {options: {epochs: {type: int}, mode: {type: string, choices: [fast, slow]}}}"
+    project({"fdl.yml": f"entry: tool\n{schema}\ncommands: {{run: {{training: {{epochs: 1}}}}}}"})
+    assert {"--dry-run", "--epochs", "--mode"} <= offered("run", "--")
+    assert offered("run", "--mode", "f") == {"fast"}
+    assert offered("run", "run", "--mode", "s") == {"slow"}
 
 
 def test_a_flag_with_a_true_default_is_offered_with_its_negation(project):

@@ -200,6 +200,13 @@ def test_with_docker_the_entry_is_asked_in_the_container(project, stand_in, monk
     (root / "docker-compose.yml").unlink()
 
 
+def test_a_python_script_is_asked_here_if_its_container_cannot_be(project, monkeypatch):
+    monkeypatch.setattr(container, "inside_container", lambda: False)
+    script = 'from flodl.cli import Args\nprint(\'{"options": {"lr": {"type": "float"}}}\')\n'
+    root = project({"fdl.yml": "entry: python train.py\ndocker: dev", "train.py": script})
+    assert list(load_schema(load(root / "fdl.yml")).options) == ["lr"]
+
+
 def test_without_a_compose_file_docker_cannot_be_asked(project, capsys, monkeypatch):
     monkeypatch.setattr(container, "inside_container", lambda: False)
     project({"fdl.yml": "commands: {train: }", "train/fdl.yml": "entry: tool x\ndocker: dev"})

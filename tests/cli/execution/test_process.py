@@ -55,10 +55,45 @@ def test_the_child_handles_an_interrupt_itself(waiting):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["INT", "TERM"])
 def test_a_signal_right_after_the_start_does_not_orphan_the_child(project, name):
-    script = f"trap 'exit 5' TERM; kill -{name} $PPID; sleep 0.1; exit 5"
+    script = f"trap 'exit 5' INT TERM; kill -{name} $PPID; sleep 0.1; exit 5"
     project({"fdl.yml": "commands: {wait: {run: exec sh wait.sh}}", "wait.sh": script})
     fdl = [sys.executable, "-c", "import sys; from flodl.cli import main; sys.exit(main())", "wait"]
     assert [subprocess.run(fdl, timeout=30).returncode for _ in range(5)] == [5] * 5
+
+
+def test_an_interrupt_for_fdl_alone_reaches_the_child(waiting):
+    with waiting("INT") as running:
+        assert running.stdout.readline() == "ready\n"
+        running.send_signal(signal.SIGINT)
+        assert running.stdout.readline() == "saved\n"
+        assert running.wait(20) == 5
+
+
+PROGRAM = """
+import signal, sys, time
+
+def save(number, frame):
+    time.sleep(0.2)
+    print("saved", flush=True)
+    sys.exit(75)
+
+signal.signal(signal.SIGINT, save)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("line", ["python program.py", "cd . && python program.py; echo never"])
+def test_a_script_waits_for_its_program_to_save_and_runs_nothing_after_it(project, line, number):
+    project({"fdl.yml": f"commands: {{wait: {{run: '{line}'}}}}", "program.py": PROGRAM})
+    fdl = [sys.executable, "-c", "import sys; from flodl.cli import main; sys.exit(main())", "wait"]
+    with subprocess.Popen(fdl, stdout=subprocess.PIPE, text=True, start_new_session=True) as running:
+        assert running.stdout.readline() == "ready\n"
+        running.send_signal(number)
+        assert running.stdout.read() == "saved\n"
+        assert running.wait(20) == 75
 
 
 def test_a_missing_program_is_named(project, capsys):

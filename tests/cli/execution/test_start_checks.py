@@ -102,8 +102,7 @@ def test_a_service_that_another_file_may_define_is_a_note(project, capsys, more)
         ("<<", 1, "merge keys are not supported"),
         ("-x", 0, "Only `fdl run -x` can run it"),
         ("a b", 0, "has to be quoted each time: fdl 'a b'"),
-        ("config", 0, "Only `fdl run config` can run this one"),
-        ("version", 0, "Only `fdl run version` can run this one"),
+        ("version", 0, "`fdl --builtin version` runs fdl's own"),
     ],
 )
 def test_an_awkward_command_name_is_reported(project, capsys, name, code, message):

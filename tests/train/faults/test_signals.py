@@ -3,6 +3,8 @@
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -30,6 +32,56 @@ def test_the_first_signal_is_remembered_and_the_exit_has_its_own_code():
     assert caught.value.code == EXIT_CODE == 75
     assert caught.value.signal == "SIGTERM"
     assert not request
+
+
+def test_the_same_signal_right_after_the_first_is_one_request():
+    def signal_twice():
+        with request.listen():
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+            request.exit()
+
+    request = StopRequest()
+    with pytest.raises(Preempted) as caught:
+        signal_twice()
+    assert caught.value.code == EXIT_CODE
+
+
+TRAIN = """
+import sys, torch
+from torch import nn
+from flodl import Trainer
+
+def loss(model, x, y):
+    return ((model(x) - y) ** 2).mean()
+
+def on_step_end(step):
+    if step == 2:
+        print("training", flush=True)
+
+data = torch.randn(64, 4), torch.randn(64, 1)
+trainer = Trainer(nn.Linear(4, 1), loss, optimizer=lambda groups: torch.optim.SGD(groups, lr=1e-4),
+                  checkpoint_dir="run", device="cpu", hooks=[on_step_end], log_every=None)
+trainer.fit(data, epochs=10**6, batch_size=8)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("to_group", [False, True])
+def test_a_signal_to_fdl_saves_the_run_that_it_started(tmp_path, number, to_group):
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "fdl.yml").write_text("entry: python train.py\ncommands: {run: {training: {}}}\n")
+    fdl = [sys.executable, "-c", "import sys; from flodl.cli import main; sys.exit(main())", "run"]
+    with subprocess.Popen(
+        fdl, cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as running:
+        while "training" not in running.stdout.readline():
+            assert running.poll() is None
+        (os.killpg if to_group else os.kill)(running.pid, number)
+        running.stdout.read()
+        assert running.wait(30) == EXIT_CODE
+    assert list((tmp_path / "run" / "bundles").iterdir())
 
 
 def test_an_unhandled_signal_goes_to_the_previous_handler():

@@ -25,3 +25,4 @@ SUMMARIES = {
     "test": "Check flodl itself: format, lint, types and the whole test suite.",
     "version": "Show the versions of flodl, PyTorch and Python.",
 }
+USE_MANIFEST = ("run", "sweep", "config", "schema")  # these report errors of the manifest themselves

@@ -15,13 +15,14 @@ from flodl.cli.execution.entry_schema import load_schema
 from flodl.cli.execution.plan import Plan
 from flodl.cli.manifest.command_kind import Kind
 from flodl.cli.manifest.loader import Manifest
+from flodl.cli.manifest.lookup import resolve_target
 from flodl.cli.manifest.model import ManifestModel
 from flodl.cli.manifest.render import flow
 from flodl.cli.manifest.validation import decode
 from flodl.cli.options import no_append_option, output_options
 from flodl.cli.project import project_of
 from flodl.core import environment
-from flodl.core.errors import ManifestError
+from flodl.core.errors import FlodlError, ManifestError
 
 DEFAULT = "run"  # the command of `fdl run` without a name
 
@@ -36,14 +37,27 @@ class _Run(click.Command):
         ctx.args = args[split:]
         return ctx.args
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        try:
+            if (manifest := project_of(ctx).manifest) is not None:
+                _write_project(formatter, manifest)
+        except (FlodlError, OSError) as error:  # the page of fdl's own options has to appear anyway
+            click.echo(f"{click.style('error:', fg='red')} {error}", err=True)
+
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         from flodl.cli.completion import project_words, words_after
 
         manifest = project_of(ctx).manifest
         if ctx.args and manifest:
-            return words_after(manifest, tuple(ctx.args), incomplete)
+            name, words = _split_name(manifest, tuple(ctx.args))
+            return words_after(manifest, (name, *words), incomplete)
         if incomplete.startswith("-"):
-            return super().shell_complete(ctx, incomplete)
+            own = super().shell_complete(ctx, incomplete)
+            has_default = manifest is not None and DEFAULT in manifest.commands.entries
+            program = words_after(manifest, (DEFAULT,), incomplete) if manifest and has_default else []
+            known = {item.value for item in own}
+            return [*own, *(item for item in program if item.value not in known)]
         return [item for item in project_words(project_of(ctx)) if item.value.startswith(incomplete)]
 
 
@@ -63,10 +77,9 @@ class _Run(click.Command):
 def command(ctx: click.Context, dry_run: bool, as_json: bool, monitor: bool) -> int:
     """Run a command of this project's fdl.yml, or show what would run.
 
-    This is the same as fdl NAME WORDS, but NAME may also be the name of a built-in command.
-    Without NAME, the command `run` of the manifest runs. The options of this command may also follow NAME,
-    before any `--`. If the program has its own --dry-run, start it without the word run; its own --monitor
-    takes precedence.
+    This is the same as fdl NAME WORDS. Without NAME, the command `run` of the manifest runs.
+    The options of this command may also follow NAME, before any `--`. If the program has its own --dry-
+    run, start it without the word run; its own --monitor takes precedence.
 
     This executes code of the project: the command itself or, with --dry-run, only its entry, which may be
     asked for its options (--fdl-schema).
@@ -87,6 +100,22 @@ def command(ctx: click.Context, dry_run: bool, as_json: bool, monitor: bool) -> 
         click.echo(f"note: {note}", err=True)
     click.echo(json.dumps(_facts(plan), indent=2) if as_json else _page(plan))
     return 0
+
+
+def _write_project(formatter: click.HelpFormatter, manifest: Manifest) -> None:
+    """Write the commands of the project, and the options of the one that runs without a name."""
+    from flodl.cli.help_pages import write_page
+    from flodl.cli.project_summary import summary_of
+
+    names = sorted(manifest.commands.entries)
+    if names:
+        with formatter.section("Commands of fdl.yml (fdl run NAME --help explains one)"):
+            formatter.write_dl([(name, summary_of(manifest, name)) for name in names])
+    if DEFAULT in names:
+        formatter.write_paragraph()
+        formatter.write_text(f"Without NAME, `{DEFAULT}` runs:")
+        formatter.write_paragraph()
+        write_page(formatter, resolve_target(manifest, DEFAULT, ()), prefix="fdl run")
 
 
 def _options_after_name(

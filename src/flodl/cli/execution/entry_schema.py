@@ -188,17 +188,33 @@ def _write_json(file: Path, content: dict[str, Any]) -> bool:
 
 
 def probe(manifest: Manifest, *, timeout_s: float) -> Any:
-    """Run the entry with `--fdl-schema` and return the JSON object that it prints."""
+    """Run the entry with `--fdl-schema` and return the JSON object that it prints.
+
+    A container is asked first. If it cannot be, for example because its image has not been built yet, a
+    Python script is asked on this machine.
+    """
     entry = manifest.document.value("entry")
     if not isinstance(entry, str) or not entry.strip():
         raise ManifestError(f"{manifest.path} has no `entry:` to ask for a schema.")
+    here = ["sh", "-c", f"{entry} --fdl-schema"]
     service = manifest.document.value("docker")
-    command, folder = ["sh", "-c", f"{entry} --fdl-schema"], manifest.folder
-    if isinstance(service, str) and not container.inside_container():
+    if not isinstance(service, str) or container.inside_container():
+        return _ask(entry, here, manifest.folder, timeout_s=timeout_s)
+    try:
         folder = docker.project_with_compose(manifest.folder.resolve())
-        command = docker.wrap_entry(
-            service, folder, manifest.folder.resolve(), [*shlex.split(entry), "--fdl-schema"]
-        )
+        words = [*shlex.split(entry), "--fdl-schema"]
+        command = docker.wrap_entry(service, folder, manifest.folder.resolve(), words)
+        return _ask(entry, command, folder, timeout_s=timeout_s)
+    except ManifestError as error:
+        if not supports_schema(manifest.folder, entry):
+            raise
+        _log("the container cannot be asked: %s", error)
+        with contextlib.suppress(ManifestError):
+            return _ask(entry, here, manifest.folder, timeout_s=timeout_s)
+        raise
+
+
+def _ask(entry: str, command: list[str], folder: Path, *, timeout_s: float) -> Any:
     _log("asking %s --fdl-schema", entry)
     try:
         done = capture(command, cwd=folder, timeout_s=timeout_s, env=child_environment())

@@ -55,7 +55,7 @@ def lint(
 ) -> Findings:
     """Check a manifest and everything below it. Without an overlay, check every overlay.
 
-    `builtin` are the names of commands that fdl runs itself, which hide commands of the manifest.
+    `builtin` are the names of the built-in commands, which commands of the manifest replace.
     """
     findings = Findings()
     for name in [overlay] if overlay else ["", *overlay_names(path)]:

@@ -6,16 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import IO, Any, Self
+from typing import IO
 
 import click
 
 from flodl.core import environment
 from flodl.core.errors import SetupError
+
+from .signals import SignalForwarder
 
 _CRASH_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
 
@@ -36,18 +36,16 @@ def child_environment(**variables: str) -> dict[str, str]:
 def call(command: Sequence[str], *, cwd: Path, **variables: str) -> int:
     """Run a command and return its exit code. If a signal ended it, print the signal and return 1.
 
-    The terminal sends Ctrl-C to the child too, which may need time to save its state, so this process waits
-    for it. SIGTERM is forwarded.
+    SIGINT and SIGTERM are forwarded, so that the child can save its state, and this process waits for it.
     """
     env = child_environment(**variables)
     program = _find_program(command[0], cwd, env["PATH"])
-    with _SignalForwarder() as signals:
+    with SignalForwarder() as signals:
         try:
             child = subprocess.Popen([program, *command[1:]], cwd=cwd, env=env)
         except OSError as error:
             raise SetupError(f"`{command[0]}` cannot be started in {cwd}: {error.strerror}.") from None
-        signals.attach(child)
-        code = child.wait()
+        code = signals.wait(child)
     # sh and docker report a signal that ended their child as exit code 128 + signal.
     reported = command[0] in ("sh", "docker") and code - 128 in _CRASH_SIGNALS
     if code < 0 or reported:
@@ -71,46 +69,6 @@ def spawn(
         )  # fmt: skip
     except OSError as error:
         raise SetupError(f"`{command[0]}` cannot be started in {cwd}: {error.strerror}.") from None
-
-
-class _SignalForwarder:
-    """Handles signals while a child runs, from before it starts until it ends.
-
-    SIGINT is only recorded: a KeyboardInterrupt while the child is starting would leave it orphaned. SIGTERM
-    is forwarded, or delivered as soon as there is a child. Only the main thread can install handlers. If
-    SIGINT is ignored, it stays ignored, also in the child.
-    """
-
-    def __init__(self) -> None:
-        self.interrupted = False
-        self._terminated = False
-        self._child: subprocess.Popen[bytes] | None = None
-        self._previous_handlers: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-                self._previous_handlers[signal.SIGINT] = signal.signal(signal.SIGINT, self._record_interrupt)
-            self._previous_handlers[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._forward)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous_handlers.items():
-            signal.signal(number, handler)
-
-    def attach(self, child: subprocess.Popen[bytes]) -> None:
-        """Set the child that SIGTERM is forwarded to, and deliver one that arrived earlier."""
-        self._child = child
-        if self._terminated:
-            child.send_signal(signal.SIGTERM)
-
-    def _record_interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        self.interrupted = True
-
-    def _forward(self, number: int, _frame: FrameType | None) -> None:
-        self._terminated = True
-        if self._child is not None:
-            self._child.send_signal(number)
 
 
 def _report_signal(number: int, *, interrupted: bool) -> None:

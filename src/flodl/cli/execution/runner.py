@@ -16,6 +16,7 @@ from flodl.core.files import write_atomic
 
 from .plan import Plan
 from .process import call, spawn
+from .shell_line import stoppable
 
 MAX_VARIABLE_LENGTH = 100_000  # Linux allows at most 128 KiB per variable
 
@@ -34,7 +35,7 @@ def run_plan(plan: Plan) -> int:
         _write(file, text)
         text = str(file)
     try:
-        return call(plan.command, cwd=plan.folder, **{RESOLVED_CONFIG: text})
+        return call(stoppable(plan.command), cwd=plan.folder, **{RESOLVED_CONFIG: text})
     except SetupError as error:
         origin = next(iter(plan.table.values()))["origin"]  # of the entry or the script
         raise SetupError(f"{origin}: {error}") from None
@@ -46,7 +47,7 @@ def start_plan(plan: Plan, output: IO[bytes]) -> subprocess.Popen[bytes]:
     if plan.in_container:
         _write(plan.folder / ".fdl" / "resolved.json", text)
         return spawn(plan.command, cwd=plan.folder, output=output)
-    return spawn(plan.command, cwd=plan.folder, output=output, **{RESOLVED_CONFIG: text})
+    return spawn(stoppable(plan.command), cwd=plan.folder, output=output, **{RESOLVED_CONFIG: text})
 
 
 def _write(file: Path, text: str) -> None:

@@ -36,6 +36,19 @@ def compose(run: str, append: str, user: tuple[str, ...]) -> str:
     return " ".join(part for part in parts if part)
 
 
+def stoppable(command: list[str]) -> list[str]:
+    """Let a shell outlive a signal until the program that it runs has ended, then exit with its code.
+
+    Without this, the shell would end at once, and leave a program behind that is still saving.
+
+    >>> stoppable(["sh", "-c", "cd a && python train.py"])
+    ['sh', '-c', "trap 'exit $?' INT TERM; cd a && python train.py"]
+    """
+    if command[:2] != ["sh", "-c"]:
+        return command
+    return [*command[:2], f"trap 'exit $?' INT TERM; {command[2]}", *command[3:]]
+
+
 def user_words(title: str, tail: tuple[str, ...]) -> tuple[str, ...]:
     """Return the words for the script: those after the first `--`. Raise if there are words before it."""
     split = tail.index("--") if "--" in tail else len(tail)

@@ -123,7 +123,8 @@ def name_issues(name: str, node: Leaf | Table, builtin: frozenset[str]) -> Itera
         yield Issue(f"{prefix}: a name with spaces has to be quoted each time: fdl {name!r}.", fatal=False)
     elif name in builtin:
         yield Issue(
-            f"{prefix}: `fdl {name}` is a built-in command. Only `fdl run {name}` can run this one.",
+            f"{prefix}: it replaces fdl's own command of that name. `fdl {name}` and `fdl run {name}` run "
+            f"this one, `fdl --builtin {name}` runs fdl's own.",
             fatal=False,
         )
 

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -13,6 +14,8 @@ from typing import Any, NoReturn
 
 # EX_TEMPFAIL of sysexits.h: everything is saved, and the program can be started again.
 EXIT_CODE = 75
+# A scheduler or `timeout` signals a process group and its leader, which forwards the signal: one request.
+REPEAT_S = 1.0
 
 
 class Preempted(SystemExit):
@@ -39,6 +42,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.signal = ""
+        self._received_s = 0.0
         self._previous: dict[int, Any] = {}
 
     def __bool__(self) -> bool:
@@ -53,7 +57,7 @@ class StopRequest:
 
     @contextmanager
     def listen(self) -> Iterator[None]:
-        """Remember SIGTERM, SIGINT and SIGUSR1 inside the context; a second signal ends the program."""
+        """Remember SIGTERM, SIGINT and SIGUSR1 inside the context; a second request ends the program."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -73,11 +77,14 @@ class StopRequest:
             os.kill(os.getpid(), signal.Signals[unhandled])
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
+        name, now_s = signal.Signals(number).name, time.monotonic()
+        if name == self.signal and now_s - self._received_s < REPEAT_S:
+            return
         if self.signal:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
-        self.signal = signal.Signals(number).name
+        self.signal, self._received_s = name, now_s
         # The same signal may have ended the workers of a loader. Torch would raise wherever the step is, even
         # in the middle of an update. Reading from the loader raises as well.
         self._replace("SIGCHLD", signal.SIG_DFL)
