@@ -153,7 +153,7 @@ def state_of(trainer: Trainer, loader: Loader, hooks: tuple[Any, ...]) -> Any:
             "trainable": [parameter.requires_grad for parameter in trainer.model.parameters()],
             "optimizer": trainer.optimizer.state_dict(),
             "step": step,
-            "average": {} if trainer.average is None else trainer.average.state_dict(),
+            "average": trainer.average.state_dict() if hasattr(trainer, "average") else {},
             "loader": loader.state_dict(),
             "hooks": [hook.state_dict() for hook in hooks],
             "progress": [trainer.history, trainer.epochs, trainer.updates, trainer.stop_reason],

@@ -1,6 +1,8 @@
 """The result of a run names its best epoch."""
 
+import copy
 import math
+import pickle
 
 import pytest
 
@@ -31,3 +33,23 @@ def test_the_best_epoch_of_an_unknown_metric_is_an_error_with_a_suggestion():
 def test_without_a_number_there_is_no_best_epoch():
     assert FitResult([], steps=0).best("loss") == {}
     assert FitResult([{"epoch": 1, "loss": math.nan}], steps=1).best("loss") == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("epochs", r"len\(result\.history\)"),
+        ("best_score", r"result\.best\('eval_loss'\)"),
+        ("accuracy", r"result\.metrics\['accuracy'\]"),
+        ("histroy", "Did you mean 'history'"),
+    ],
+)
+def test_an_attribute_of_other_frameworks_says_what_to_write(name, advice):
+    with pytest.raises(TrainError, match=f"no attribute {name!r}. .*{advice}") as raised:
+        getattr(FitResult(ROWS, steps=2), name)
+    assert isinstance(raised.value, AttributeError)
+
+
+def test_a_result_can_be_copied():
+    result = FitResult(ROWS, steps=2)
+    assert copy.deepcopy(result) == pickle.loads(pickle.dumps(result)) == result

@@ -6,7 +6,7 @@ from flodl.checkpoint import last
 from flodl.core import TrainError
 
 
-@pytest.mark.parametrize("setting", [{"keep": last(2)}, {"save_every_steps": 10}])
+@pytest.mark.parametrize("setting", [{"keep": last(2)}, {"save_every": 2}, {"save_every_steps": 10}])
 def test_a_setting_for_saves_without_a_folder_is_reported(make, capsys, setting, tmp_path):
     make(**setting)
     ((name, value),) = setting.items()

@@ -105,6 +105,8 @@ class TrainStep:
         self._window = Window(accumulate)
         self._body = StepBody.create(model, optimizer, step_fn, self._settings, readiness, reduce_gradients)
         self._bridge = None if schedule is None else apply(schedule, optimizer)
+        if self._bridge is not None:
+            self._bridge.is_advanced = True
         self._journal = Journal()
         self._readiness = readiness
         self._controller = TierController(self._body, readiness, self._journal)
@@ -225,7 +227,7 @@ class TrainStep:
         count.steps += 1
         count.updates += 1
         if self._bridge is not None:
-            self._bridge.step()
+            self._bridge.advance()
         return loss
 
     def call(self, batch: tuple[Any, ...], *, samples: int | None) -> Tensor:
@@ -521,5 +523,5 @@ class TrainStep:
     def _move_schedule(self) -> None:
         """Move the schedule on after an update."""
         if self._bridge is not None:
-            self._bridge.step()
+            self._bridge.advance()
         self._body.progress.stage = Stage.SCHEDULED

@@ -8,10 +8,11 @@ from typing import Any, Literal, SupportsFloat
 from flodl.core import ScheduleError
 
 from ._arguments import check_integer, check_number, explained
+from ._torch_habits import OF_PLATEAUS, TorchHabits
 
 
 @explained
-class PlateauScheduler:
+class PlateauScheduler(TorchHabits):
     """Multiply the learning rate by `factor` after `patience` consecutive observations without a new best.
 
     Any improvement counts, however small; `min` is the lower bound, and mode="max" is for metrics where
@@ -22,6 +23,8 @@ class PlateauScheduler:
     >>> [schedule.observe(loss) for loss in (1.0, 1.1, 1.2, 1.3)]
     [0.1, 0.1, 0.1, 0.05]
     """
+
+    _instead = OF_PLATEAUS
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ._preview import preview
+from ._torch_habits import TorchHabits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,7 +24,7 @@ class Schedule(Protocol):
         ...
 
 
-class StepSchedule(ABC):
+class StepSchedule(TorchHabits, ABC):
     """The base class of schedules that depend only on the step: a frozen dataclass with one formula.
 
     `lr` computes it on the host, and `lr_tensor` with torch operations, so that a captured training step can

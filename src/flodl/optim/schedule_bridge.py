@@ -16,6 +16,7 @@ from ._rate_mistakes import (
     warn_of_factors_at_first,
     warn_of_other_rate,
 )
+from ._torch_habits import OF_BRIDGES, TorchHabits, check_step
 from .schedule import Schedule
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def apply(schedule: Schedule | Callable[[int], float], optimizer: Optimizer) -> 
     return ScheduleBridge(schedule, optimizer)
 
 
-class ScheduleBridge:
+class ScheduleBridge(TorchHabits):
     """Set an optimizer's learning rates from a schedule, step by step; created by `apply`.
 
     Call `step()` after each optimizer update. A rate that is a tensor, as captured optimizers use, is
@@ -55,6 +56,8 @@ class ScheduleBridge:
     group had when the bridge was created, as for the other groups. Call `add_new_groups()` before the next
     update to set its rate.
     """
+
+    _instead = OF_BRIDGES
 
     def __init__(self, schedule: Schedule | Callable[[int], float], optimizer: Optimizer) -> None:
         if hasattr(schedule, "param_groups") and not hasattr(optimizer, "param_groups"):
@@ -76,6 +79,8 @@ class ScheduleBridge:
         self._groups: list[dict[str, Any]] = []
         self._has_warned = False
         self._may_be_factors = True
+        # Whether a training step advances it, so that `step` would do it twice.
+        self.is_advanced = False
         try:
             self._set_rates(0, 1.0)
         except (TypeError, AttributeError) as error:
@@ -103,8 +108,13 @@ class ScheduleBridge:
         """The factor applied to the schedule; 1.0 unless `scale` changed it."""
         return self._scale
 
-    def step(self) -> None:
-        """Advance by one update and set the rates for the next one."""
+    def step(self, *metric: object) -> None:
+        """Advance by one update and set the rates for the next one; a `TrainStep` does it itself."""
+        check_step(metric, is_advanced=self.is_advanced)
+        self.advance()
+
+    def advance(self) -> None:
+        """Do what `step` does, for the training step that owns the schedule."""
         for group, written in zip(self._optimizer.param_groups, self._written):
             if group["lr"] is not written and not self._has_warned:
                 was_loaded = self._optimizer.param_groups is not self._groups

@@ -4,16 +4,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from flodl.core import TrainError, log
 from flodl.core.metric_modes import Mode, guess_note, mode_of_metric
+from flodl.core.paths import suggestion
 from flodl.engine import StepReport
 from flodl.observe import unknown_metric
 
+from .checks.calls import UnknownAttributeError
 from .ranks.report import RanksReport
 
 Status = Literal["finished", "stopped"]
+
+# Names that other frameworks use, and what to write here.
+_INSTEAD = {
+    **dict.fromkeys(("epochs", "epoch", "num_epochs"), "The number of epochs is len(result.history)."),
+    **dict.fromkeys(("global_step", "updates"), "The number of updates is result.steps."),
+    **dict.fromkeys(
+        ("best_metric", "best_score", "best_epoch", "best_model_score", "best_loss"),
+        "The row of the best epoch is result.best('eval_loss').",
+    ),
+    **dict.fromkeys(("training_loss", "losses"), "The losses are [row['loss'] for row in result.history]."),
+    **dict.fromkeys(
+        ("best_model_path", "checkpoint", "best_checkpoint", "best_model"),
+        "Call trainer.restore_best() for the best weights; the bundles are in result.run_dir.",
+    ),
+    "model": "The model that was passed to the Trainer is trained in place: trainer.model.",
+}
 
 
 @dataclass(frozen=True)
@@ -42,6 +60,23 @@ class FitResult:
     def skipped(self) -> int:
         """How many of the `steps` updates were skipped because the loss or a gradient was not finite."""
         return 0 if self.report is None else self.report.skipped
+
+    # Not for type checkers, to which every name would be one.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            message = f"the result of a run has no attribute {name!r}."
+            if name.startswith("_"):
+                raise AttributeError(message, name=name, obj=self)
+            raise UnknownAttributeError(f"{message} {self._hint(name)}")
+
+    def _hint(self, name: str) -> str:
+        if name in _INSTEAD:
+            return _INSTEAD[name]
+        if "history" in vars(self) and name in self.metrics:
+            return f"It is a metric of an epoch: result.metrics[{name!r}] is that of the last one."
+        known = [one for one in dir(self) if not one.startswith("_")]
+        return suggestion(name, known, known_as="attributes")
 
     def best(self, metric: str, *, mode: Mode | None = None) -> dict[str, Any]:
         """Return the epoch with the best value of a metric, the first of equal ones; an unknown name raises.

@@ -50,7 +50,9 @@ def unused_without_folder(settings: TrainerSettings, keep: Any) -> list[str]:
     """Return the settings that have no effect without a checkpoint_dir; raise for one that needs it."""
     if settings.nan == "rollback":
         raise TrainError("nan='rollback' loads the last bundle. Set a checkpoint_dir.")
-    given = {"keep": keep, "save_every_steps": settings.save_every_steps}
+    # The default value of save_every may have been left out.
+    every = None if settings.save_every == TrainerSettings.save_every else settings.save_every
+    given = {"keep": keep, "save_every": every, "save_every_steps": settings.save_every_steps}
     return [f"{name}={value}" for name, value in given.items() if value is not None]
 
 

@@ -72,6 +72,9 @@ class Trainer(CheckedAttributes):
     ([1, 2], 4)
     """
 
+    # The averaged weights, with ema=.
+    average: AveragedWeights
+
     @explained
     def __init__(
         self,
@@ -154,7 +157,9 @@ class Trainer(CheckedAttributes):
             guard="gradients",
         )
         report_skips_elsewhere(self.train_step)
-        self.average = None if ema is None else AveragedWeights(self.model, decay=ema)
+        self._average = None if ema is None else AveragedWeights(self.model, decay=ema)
+        if self._average is not None:
+            self.average = self._average
         skipped: SkippedUpdates | None = None
         if nan != "skip":
             in_a_row = OVERFLOWS_IN_A_ROW if precision == "fp16" else 1
@@ -164,7 +169,7 @@ class Trainer(CheckedAttributes):
             self.optimizer,
             schedule,
             self.train_step,
-            self.average,
+            self._average,
             self.device,
             settings,
             skipped,
@@ -176,7 +181,7 @@ class Trainer(CheckedAttributes):
                 taking_a_dict(step_fn),
                 self.device,
                 precision,
-                self.average,
+                self._average,
                 check_metrics(metrics),
                 outputs,
                 masked=tail == "pad",
@@ -301,7 +306,7 @@ class Trainer(CheckedAttributes):
 
     def step(self, *batch: Any) -> Tensor:
         """Train on one batch, and return its loss: `step(batch)`, or its parts as in `step(x, y)`."""
-        run, cursor, average = self._run, self._run.cursor, self.average
+        run, cursor, average = self._run, self._run.cursor, self._average
         if average is not None and average.is_applied:
             average.refuse_inside("step")
         if self._ranks is not None:
@@ -388,8 +393,8 @@ class Trainer(CheckedAttributes):
         self._run.saver.save_soon(wait=wait, reason=reason)
 
     def _refuse_average(self, action: str) -> None:
-        if self.average is not None:
-            self.average.refuse_inside(action)
+        if self._average is not None:
+            self._average.refuse_inside(action)
 
     def __repr__(self) -> str:
         progress = f"{counted(self.epochs, 'epoch')} and {counted(self.updates, 'update')} done"

@@ -95,3 +95,13 @@ def test_a_function_that_takes_any_arguments_is_called_as_it_is():
         return len(parts) + len(named)
 
     assert count(1, 2, three=3) == 3
+
+
+def test_a_function_without_positional_arguments_names_those_it_has():
+    @explain_calls(DataCallError)
+    def save(*, wait=True, reason=""): ...
+
+    with pytest.raises(
+        DataCallError, match=r"save got str, and takes nothing by position\. .*wait=…, reason=…"
+    ):
+        save("x.pt")

@@ -53,6 +53,23 @@ def binary(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             (X, LABELS[:7]),
             r"batch_size \(8\) to match target batch_size \(7\), in the step function",
         ),
+        (
+            lambda model, x, y: F.binary_cross_entropy_with_logits(model(x)[:, :1], y),
+            (X, torch.zeros(8)),
+            r"Target size .* must be the same as .*the batch is .*y\.unsqueeze\(-1\)",
+        ),
+        (
+            lambda model, x, y: F.binary_cross_entropy(model(x)[:, 0].sigmoid(), y),
+            (X, torch.zeros(8, 1)),
+            r"Using a target size .*y\.squeeze\(-1\)",
+        ),
+        (
+            lambda model, x, y: F.multi_head_attention_forward(
+                x, x, x, 8, 2, None, None, None, None, False, 0.0, model.weight, model.bias
+            )[0].mean(),
+            (X, Y),
+            r"was expecting embedding dimension of 8, but got 4, in the step function .* their shapes",
+        ),
         (binary, (X, Y.long()), r"binary_cross_entropy are floats: y.float\(\)"),
         (
             classes,
@@ -186,3 +203,25 @@ def test_one_value_per_channel_of_a_larger_model_is_explained() -> None:
     step = new_step(lambda model, x: model(x).mean(), nn.InstanceNorm1d(4, affine=True))
     with pytest.raises(StepError, match=r"The norm needs more than one value for each channel"):
         step(torch.zeros(8, 4, 1))
+
+
+def test_an_unknown_value_error_or_assertion_of_torch_gets_a_note_about_the_batch() -> None:
+    def invalid(model, x, y):
+        return F.dropout(model(x), p=2.0).mean()
+
+    def not_even(model, x, y):
+        return nn.MultiheadAttention(7, 2)(x, x, x)[0].mean()
+
+    for step_fn, kind in ((invalid, ValueError), (not_even, AssertionError)):
+        with pytest.raises(kind) as raised:
+            new_step(step_fn)(X, Y)
+        assert "the batch is (float32 [8, 4], float32 [8, 3])" in raised.value.__notes__[0]
+
+
+def test_an_assertion_of_the_user_stays_as_it_is() -> None:
+    def checked(model, x, y):
+        assert x.shape[1] == 7, "must be the same as before"
+
+    with pytest.raises(AssertionError, match=r"^must be the same as before") as raised:
+        new_step(checked)(X, Y)
+    assert not getattr(raised.value, "__notes__", [])

@@ -95,7 +95,10 @@ def test_a_wrong_argument_of_a_callback_is_an_error_with_the_right_one(create, m
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda trainer: trainer.save("x.fdl"), r"save got str by position.*save_checkpoint\('model.fdl'"),
+        (
+            lambda trainer: trainer.save("x.fdl"),
+            r"save got str, and takes nothing by position.*save_checkpoint\('model.fdl'",
+        ),
         (lambda trainer: trainer.scale_lr(), r"scale_lr needs 'factor'. Write trainer.scale_lr\(0.1\)"),
         (lambda trainer: trainer.evaluate(), r"evaluate needs 'data'. Write trainer.evaluate\(\(x, y\)\)"),
         (lambda trainer: trainer.epoch(), "epoch needs 'data'. Write for batch in trainer.epoch"),

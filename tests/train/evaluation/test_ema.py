@@ -228,3 +228,19 @@ def test_weights_that_are_loaded_between_two_fits_are_reported_for_the_average(m
     trainer.evaluate(data)
     trainer.fit(data, epochs=3, batch_size=8)
     assert "their average (ema) continues from the earlier ones" in capsys.readouterr().err
+
+
+def test_without_ema_the_average_says_how_to_get_one(make):
+    trainer = make()
+    assert not hasattr(trainer, "average")
+    with pytest.raises(TrainError, match=r"no attribute 'average'.*Trainer\(…, ema=0\.999\)"):
+        trainer.average.applied()
+
+
+def test_applied_without_with_is_reported(capsys):
+    average = AveragedWeights(small_model(), decay=0.9)
+    average.applied()
+    assert "average.applied() was called without `with`, which has no effect" in capsys.readouterr().err
+    with average.applied():
+        pass
+    assert capsys.readouterr().err == ""

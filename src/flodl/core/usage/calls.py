@@ -124,6 +124,10 @@ def wrong_call(
     if len(args) > len(positional):
         shown = [one for one in positional if one not in _BOUND]
         kinds = ", ".join(type(one).__name__ for one in args[len(positional) - len(shown) :])
+        if not shown:
+            named = ", ".join(f"{one}=…" for one in known)
+            rest = f"Its arguments have names: {named}." if named else "It has no arguments."
+            return f"{name} got {kinds}, and takes nothing by position. {example or rest}"
         text = f"{name} got {kinds} by position, and takes only {', '.join(shown)} that way."
         return f"{text} Pass the other arguments by name. {example}".rstrip()
     twice = [one for one in positional[: len(args)] if one in kwargs]

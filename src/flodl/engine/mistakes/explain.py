@@ -22,7 +22,7 @@ from ..settings import StepFunction
 from .batch_text import batch_text
 from .step_function import signature_mismatch, signature_text
 
-_TORCH_ERRORS = (RuntimeError, ValueError, IndexError, TypeError)
+_TORCH_ERRORS = (RuntimeError, ValueError, IndexError, TypeError, AssertionError)
 _TORCH_FILES = str(Path(torch.__file__).parent)
 
 # What torch says, and which advice follows.
@@ -34,8 +34,10 @@ _DTYPES = (
 _SHAPES = (
     r"cannot be multiplied|must match|size mismatch|to match target batch_size|Given groups|Expected \d|"
     r"expected input|must be equal to|is invalid for input of size|normalized_shape|should contain \d|"
-    r"shape mismatch|Sizes of tensors|inconsistent tensor size|same size"
+    r"shape mismatch|Sizes of tensors|inconsistent tensor size|same size|must be the same as|"
+    r"was expecting embedding dimension|shapes? .* (does|do) not match|should have consistent"
 )
+_TWO_SIZES = r"size \(torch\.Size\(\[([\d, ]*)\]\)\)"
 _ORDER = r"Dimension out of range|dimension specified as|too many indices|index \d+ is out of bounds"
 _ONE_VALUE = r"Expected more than 1 (value per channel|spatial element) when training"
 _SECOND_BACKWARD = r"backward through the graph a second time|modified by an inplace operation"
@@ -73,7 +75,7 @@ def explained(
     order = _order(step_fn, batch)
     advice = _advice(told, model, batch, order)
     if advice is None:
-        if type(error) in (RuntimeError, IndexError):
+        if type(error) in (RuntimeError, IndexError, ValueError, AssertionError):
             note = f"{where[0].upper()}{where[1:]}."
             error.add_note(f"{note} Check the order of the arguments: {order}." if order else note)
         return None
@@ -101,9 +103,24 @@ def _advice(told: str, model: nn.Module, batch: tuple[Any, ...], order: str) -> 
         advice = _dtype_advice(model, leaves)
         is_mixed = len({leaf.is_floating_point() for leaf in leaves}) > 1
         return f"{advice} Check the order of the arguments, too: {order}." if order and is_mixed else advice
+    if missing := _missing_dimension(told):
+        return missing
     if re.search(_SHAPES, told) or (order and re.search(_ORDER, told)):
         return f"Check the order of the arguments and their shapes{order and ': '}{order}."
     return None
+
+
+def _missing_dimension(told: str) -> str:
+    """Return the advice for an output [n, 1] and a target [n], or the other way round; else ""."""
+    sizes = [text.split(", ") for text in re.findall(_TWO_SIZES, told)]
+    if len(sizes) != 2 or sizes[0] == sizes[1]:
+        return ""
+    target, output = sizes
+    if [*target, "1"] == output:
+        return "Give the target the last dimension of the output: y.unsqueeze(-1)."
+    if target == [*output, "1"]:
+        return "Remove the last dimension of the target: y.squeeze(-1)."
+    return ""
 
 
 def _order(step_fn: StepFunction, batch: tuple[Any, ...]) -> str:

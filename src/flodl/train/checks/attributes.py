@@ -37,6 +37,7 @@ _INSTEAD_OF_READING = {
         ("ema", "ema_model", "averaged_model"),
         "The averaged weights are trainer.average; `with trainer.average.applied():` uses them in the model.",
     ),
+    "average": "Nothing is averaged without ema: write Trainer(…, ema=0.999).",
     **dict.fromkeys(("train", "train_model"), "Write trainer.fit(data, epochs=…)."),
     **dict.fromkeys(("test", "validate"), "Write trainer.evaluate(data)."),
     **dict.fromkeys(("metrics", "logged_metrics"), "The metrics of each epoch are rows of trainer.history."),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from flodl.core import TrainError
+from flodl.core import TrainError, log
 
 
 class AveragedWeights:
@@ -78,12 +79,16 @@ class AveragedWeights:
         torch._foreach_mul_(distances, weight)
         torch._foreach_add_(self._average, distances)
 
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Copy the averaged weights into the model inside the context; buffers do not change.
+    def applied(self) -> AbstractContextManager[None]:
+        """Return a context with the averaged weights in the model; buffers do not change.
 
-        Inside, the trainer raises instead of training, evaluating or saving with these weights.
+        Inside, the trainer raises instead of training, evaluating or saving with these weights. Without
+        `with`, nothing happens, which is reported.
         """
+        return _Entered(self._applied())
+
+    @contextmanager
+    def _applied(self) -> Iterator[None]:
         self.follow()
         is_left_behind = self.is_left_behind
         live, was_applied = [weight.clone() for weight in self._live], self.is_applied
@@ -118,3 +123,27 @@ class AveragedWeights:
         for name, average in zip(self._names, self._average):
             average.copy_(state[name].detach())
         self._has_begun, self._versions = True, None
+
+
+class _Entered(AbstractContextManager[None]):
+    """A context that warns if it is never entered."""
+
+    def __init__(self, inner: AbstractContextManager[None]) -> None:
+        self._inner, self._is_entered = inner, False
+
+    def __enter__(self) -> None:
+        self._is_entered = True
+        self._inner.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return self._inner.__exit__(kind, error, trace)
+
+    def __del__(self) -> None:
+        if not self._is_entered:
+            log.warn(
+                "average.applied() was called without `with`, which has no effect: the model keeps its own "
+                "weights. Write `with trainer.average.applied():`. To keep the averaged weights, write "
+                "model.load_state_dict(trainer.average.state_dict(), strict=False)."
+            )
