@@ -19,6 +19,8 @@
 | `COMP_CWORD`            | the position in it                                                              |
 | `XDG_CONFIG_HOME`       | the folder for user settings; default `~/.config`                               |
 | `APPDATA`               | the same on Windows                                                             |
+| `SHELL`                 | the user's shell, for `fdl autocomplete`                                        |
+| `ZDOTDIR`               | the folder of the startup files of zsh; default `~`                             |
 | `PATH`                  | where commands are looked up                                                    |
 | `VIRTUAL_ENV`           | the active virtual environment, whose Python runs the commands of a project     |
 | `CONDA_PREFIX`          | the same for conda                                                              |
@@ -153,6 +155,16 @@ def config_root_text() -> str | None:
 def app_data_text() -> str | None:
     """Return the folder that `APPDATA` names, or None if it is not set or empty."""
     return os.environ.get("APPDATA") or None
+
+
+def shell_text() -> str:
+    """Return the user's shell, or an empty string if it is not set."""
+    return os.environ.get("SHELL") or ""
+
+
+def zsh_folder_text() -> str | None:
+    """Return the folder that `ZDOTDIR` names, or None if it is not set or empty."""
+    return os.environ.get("ZDOTDIR") or None
 
 
 def typed_line() -> tuple[str | None, str]:

@@ -18,11 +18,13 @@ from flodl.core.files import write_atomic
 from flodl.core.formats import format_bytes
 
 from .builds import TORCH, Build
+from .hardware import run_tool
 from .pip import PIP_FLAGS, Sources, Step, run
 from .store import RECORD, Store, cannot_write, python_of
 from .torch_facts import query_torch
 
 Echo = Callable[[str], None]
+_FLODL_VERSION = "import flodl; print(flodl.__version__)"
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ def install(spec: InstallSpec, store: Store, echo: Echo) -> None:
                 "torch": facts["version"],
                 "archs": facts.get("code_for", []),
                 "flodl": flodl.__version__,
+                "requirement": list(spec.flodl),
                 "python": platform.python_version(),
                 "reason": spec.reason,
             }
@@ -94,6 +97,31 @@ def install_here(spec: InstallSpec, store: Store, echo: Echo) -> None:
             for step in plan_here(spec, Path(wheels)):
                 run(step, log, echo)
         _check_torch(Path(sys.executable), spec, log)
+
+
+def plan_update(spec: InstallSpec, folder: Path) -> list[Step]:
+    """Return the command that replaces flodl in the environment of a build; its torch stays."""
+    force = ("--force-reinstall", "--no-deps") if spec.force else ("--upgrade",)
+    pip = (str(python_of(folder)), "-m", "pip", "install", *PIP_FLAGS, *force)
+    return [Step(f"[1/1] {' '.join(spec.flodl)}", (*pip, *spec.flodl, *spec.sources.arguments()))]
+
+
+def update(spec: InstallSpec, store: Store, echo: Echo) -> None:
+    """Replace flodl in the environment of a build; pip removes the installed one only for a complete one."""
+    folder = store.environment(spec.build.name)
+    with store.locked():
+        log = _fresh_log(store, spec.build.name)
+        for step in plan_update(spec, folder):
+            run(step, log, echo)
+        version, error = run_tool([str(python_of(folder)), "-I", "-c", _FLODL_VERSION])
+        if error:
+            raise SetupError(f"flodl was updated in {folder}, but cannot be imported: {error}. Log: {log}")
+        record = {
+            **store.record(spec.build.name),
+            "flodl": version.strip(),
+            "requirement": list(spec.flodl),
+        }
+        write_atomic(folder / RECORD, json.dumps(record, indent=2) + "\n")
 
 
 def remove(build: str, store: Store) -> None:
