@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from flodl.core import ShapeError
+from flodl.core import RouteError, ShapeError
 from flodl.nn import load_balancing_loss
 
 
@@ -40,3 +40,17 @@ def test_mistakes_are_errors():
         load_balancing_loss(torch.rand(3))
     with pytest.raises(ValueError, match="top_k=3 for 2 experts"):
         load_balancing_loss(torch.rand(3, 2), top_k=3)
+
+
+def test_logits_are_an_error():
+    with pytest.raises(RouteError, match=r"got values from -2 to 1.*logits\.softmax\(dim=-1\)"):
+        load_balancing_loss(torch.tensor([[1.0, -2.0]]))
+    with pytest.raises(RouteError, match="got the output of a linear layer"):
+        load_balancing_loss(torch.nn.Linear(4, 2)(torch.zeros(2, 3, 4)))
+
+
+def test_it_compiles_and_works_under_vmap():
+    weights = torch.rand(5, 3, 2).softmax(-1)
+    compiled = torch.compile(load_balancing_loss, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(weights), load_balancing_loss(weights))
+    assert torch.vmap(load_balancing_loss)(weights).shape == (5,)

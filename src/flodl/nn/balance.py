@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from flodl.core import ShapeError
+from flodl.core import RouteError, ShapeError
+from flodl.core.logits import looks_like_logits
 
 
 def load_balancing_loss(weights: Tensor, top_k: int = 1) -> Tensor:
@@ -29,6 +30,11 @@ def load_balancing_loss(weights: Tensor, top_k: int = 1) -> Tensor:
     if isinstance(top_k, bool) or not isinstance(top_k, int) or not 1 <= top_k <= num_experts:
         raise ValueError(
             f"top_k={top_k!r} for {num_experts} experts. Use an integer from 1 to {num_experts}."
+        )
+    if (found := looks_like_logits(weights)) is not None:
+        raise RouteError(
+            f"load_balancing_loss got {found}: these are logits, and the loss needs the probabilities of the "
+            "experts. Pass logits.softmax(dim=-1)."
         )
     rows = weights.reshape(-1, num_experts)
     chosen = rows.detach().topk(top_k, dim=-1).indices

@@ -68,6 +68,49 @@ def test_an_expert_without_rows_gets_zero_gradients():
     assert model.moe.expert_0.linear.weight.grad.abs().max() > 0
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_router_of_one_expert_keeps_its_probability_and_learns(masked):
+    router, x = SoftmaxRouter(4, 3), torch.randn(6, 4)
+    model = moe(router, top_k=1, masked=masked)
+    outputs = torch.stack([model.moe.parts()[f"expert_{i}"](x) for i in range(3)], dim=1)
+    best, index = router(x).max(dim=-1)
+    torch.testing.assert_close(model(x), outputs[range(6), index] * best[:, None])
+    model(x).sum().backward()
+    assert router.linear.weight.grad.abs().max() > 0
+
+
+def test_a_top_k_router_of_one_expert_learns():
+    router, x = TopKRouter(4, 3, k=1), torch.randn(6, 4)
+    moe(router, top_k=None)(x).sum().backward()
+    assert router.linear.weight.grad.abs().max() > 0
+    assert torch.equal(router(x).sum(-1), router.linear(x).softmax(-1).max(-1).values)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("weights", [None, "routing"])
+@pytest.mark.parametrize(
+    ("router", "found"),
+    [
+        (nn.Linear(4, 3), "the output of a linear layer"),
+        (lambda x: torch.tensor([[1.0, -2.0, 0.5]]).expand(len(x), -1), "values from -2 to 1"),
+    ],
+)
+def test_logits_instead_of_weights_are_an_error_in_the_first_call(router, found, weights, masked):
+    model = moe(router, weights=weights, masked=masked)
+    with pytest.raises(RouteError, match=f"returned {found}: these are logits"):
+        model(torch.randn(6, 4))
+
+
+def test_logits_are_noticed_behind_a_view_of_a_linear_layer():
+    with pytest.raises(RouteError, match="the output of a linear layer"):
+        moe(nn.Linear(4, 3))(torch.randn(2, 5, 4))
+
+
+@pytest.mark.parametrize("act", [lambda x: x.relu() + 0.1, lambda x: x.exp(), lambda x: x.sigmoid()])
+def test_weights_that_do_not_sum_to_one_are_accepted(act):
+    moe(nn.Sequential(nn.Linear(4, 3), FlowBuilder(act).build()))(torch.randn(6, 4))
+
+
 def test_samples_of_any_shape_are_routed_as_a_whole():
     router = SoftmaxRouter(3, 2, dim=1)
     model = FlowBuilder().gate(router, [nn.Conv2d(3, 2, 1), nn.Conv2d(3, 2, 1)], top_k=1).build()
@@ -167,3 +210,9 @@ def test_weights_that_do_not_match_the_stream_are_an_error():
     model = FlowBuilder().gate(lambda x: torch.ones(3, 2), [nn.ReLU(), nn.GELU()], top_k=1).build()
     with pytest.raises(RouteError, match=r"weights of shape \(3, 2\) for a stream of shape \(8, 4\)"):
         model(torch.randn(8, 4))
+
+
+@pytest.mark.parametrize("weights", [None, "routing"])
+def test_a_router_that_chooses_fewer_experts_than_the_gate_is_an_error(weights):
+    with pytest.raises(RouteError, match=r"top_k=2 with TopKRouter\(…, k=1\).*Use SoftmaxRouter"):
+        moe(TopKRouter(4, 3, k=1), top_k=2, weights=weights)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flodl.core import BuildError
+from flodl.core import BuildError, RouteError
 
-from ..control import Gate, TopKGate
+from ..control import Gate, TopKGate, TopKRouter
 from ..control.top_k import GivenWeights
 from .draft import Target
 
@@ -20,4 +20,9 @@ def make_gate(
     own: Target = GivenWeights(getattr(router, "num_choices", len(experts))) if is_named else router
     if top_k is None:
         return Gate(own, experts)
+    if isinstance(router, TopKRouter) and router.k < top_k:
+        raise RouteError(
+            f"gate got top_k={top_k} with TopKRouter(…, k={router.k}), which gives only {router.k} of them a "
+            "weight above 0. Use SoftmaxRouter: top_k selects the experts."
+        )
     return TopKGate(own, experts, top_k=top_k, masked=masked)

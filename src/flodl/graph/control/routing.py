@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any, Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -82,6 +83,9 @@ class SigmoidRouter(_Projection):
 class TopKRouter(_Projection):
     """Weight the `k` best experts with a softmax among them, and all others with zero.
 
+    With `k=1`, the weight is the probability of the best expert among all of them: a softmax over one expert
+    is always 1, and the router would have no gradient.
+
     >>> import torch
     >>> weights = TopKRouter(8, 4, k=2)(torch.randn(3, 8))
     >>> (weights > 0).sum(-1).tolist()
@@ -97,9 +101,10 @@ class TopKRouter(_Projection):
         self.k = k
 
     def forward(self, x: Tensor, /, **refs: Tensor | None) -> Tensor:
-        best, index = self.logits(x, refs).topk(self.k, dim=-1)
-        weights = best.new_zeros((*best.shape[:-1], self.num_choices))
-        return weights.scatter(-1, index, best.softmax(dim=-1))
+        logits = self.logits(x, refs)
+        best, index = logits.topk(self.k, dim=-1)
+        chosen = logits.softmax(dim=-1).gather(-1, index) if self.k == 1 else best.softmax(dim=-1)
+        return torch.zeros_like(logits, dtype=chosen.dtype).scatter(-1, index, chosen)
 
     def extra_repr(self) -> str:
         return f"k={self.k}"

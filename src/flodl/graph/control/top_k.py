@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flodl.core import RouteError, StateError
 from flodl.core.integers import is_index
+from flodl.core.logits import looks_like_logits
 
 from ..plan.shapes import differ
 from .control import Target, carried_tag, on_meta
@@ -18,7 +19,10 @@ from .gate import Gate
 
 
 class TopKGate(Gate):
-    """Run the `top_k` experts with the largest weights, for each sample or step; the weights sum to one.
+    """Run the `top_k` experts with the largest weights, for each sample or step.
+
+    The weights of several experts are divided by their sum. A single expert keeps its weight: divided by
+    itself, it would always be 1, and the router would have no gradient.
 
     An expert gets the rows that are routed to it, `[rows, features…]`, so it must treat each row on its own.
     With `masked`, and while torch traces the model, every expert runs on the whole stream and the others get
@@ -44,8 +48,16 @@ class TopKGate(Gate):
         return f"{self.top_k} of {self.num_experts} experts" + (", masked" if self.masked else "")
 
     def mix(self, weights: Tensor, stream: Any) -> Tensor:
+        if self.is_watched and (found := looks_like_logits(weights, wait=True)) is not None:
+            raise RouteError(
+                f"the router returned {found}: these are logits, and top_k needs weights that are not "
+                "negative, because it divides them by their sum. End the router with softmax(dim=-1), or use "
+                f"SoftmaxRouter(width, {self.num_experts}).",
+                path="router",
+            )
         best, index = weights.topk(self.top_k, dim=-1)
-        best = best / best.sum(dim=-1, keepdim=True)
+        if self.top_k > 1:
+            best = best / best.sum(dim=-1, keepdim=True)
         if self.masked or torch.compiler.is_compiling() or on_meta(stream):
             return super().mix(torch.zeros_like(weights).scatter(-1, index, best), stream)
         return self._dispatch(best, index, stream)
