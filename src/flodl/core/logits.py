@@ -41,6 +41,4 @@ def _may_read(tensor: Tensor, *, wait: bool) -> bool:
         return False
     if not tensor.is_cuda:
         return tensor.device.type == "cpu"
-    return (
-        wait and not torch.cuda.is_current_stream_capturing() and torch.cuda.get_sync_debug_mode() == 0
-    )
+    return wait and not torch.cuda.is_current_stream_capturing() and torch.cuda.get_sync_debug_mode() == 0

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from flodl.core import HFError
 
+from .heads import Head
 from .models import PretrainedModel
 
 
@@ -29,6 +30,17 @@ def compute_loss(model: PretrainedModel, inputs: Mapping[str, Any], labels: Any 
 
 # A trainer that has metrics but no outputs names this function before it trains.
 vars(compute_loss)["metric_outputs"] = "flodl.hf.outputs"
+
+
+def _mean_over(model: Any) -> str:
+    """Return what the loss of a head is a mean over, if not the texts of a batch."""
+    return {Head.TOKEN_CLASSIFICATION: "labeled tokens", Head.MASKED_LM: "masked tokens"}.get(
+        getattr(model, "head", Head.BASE), ""
+    )
+
+
+# A trainer on several devices says where their gradients differ from those of one device.
+vars(compute_loss)["mean_over"] = _mean_over
 
 
 def outputs(model: PretrainedModel, inputs: Mapping[str, Any], labels: Any = None) -> tuple[Any, Any]:

@@ -28,6 +28,9 @@ class TrainerSettings:
     # With several devices.
     devices: tuple[str, ...] = ()
     policy: str = ""
+    backend: str = ""
+    wire: str = ""
+    outer: str = ""
 
     def __post_init__(self) -> None:
         for name in ("save_every", "save_every_steps", "log_every"):

@@ -130,8 +130,7 @@ class Trainer(CheckedAttributes):
             ema=ema,
             seed=seed,
             dry_pass=dry_pass,
-            devices=() if self._ranks is None else tuple(map(str, self._ranks.devices)),
-            policy="" if self._ranks is None else self._ranks.policy,
+            **({} if self._ranks is None else self._ranks.recorded()),
         )
         if self._ranks is not None:
             check_settings(settings)

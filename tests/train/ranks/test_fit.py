@@ -142,3 +142,17 @@ def test_the_report_and_the_run_log_name_the_link_between_ranks(make, data, supe
     result = make().fit(data, epochs=1, batch_size=8)
     assert result.ranks.link == "gloo: all ranks are on the CPU"
     assert [record["rank"] for record in supervision.kinds("link")] in ([0, 1], [1, 0])
+
+
+def test_differences_from_one_device_are_said_once(make, data, capsys):
+    calls = {"steps": 0}
+
+    def loss_of(model, x, y):
+        calls["steps"] += 1
+        return (model(x) - y).square().mean()
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 1), torch.nn.BatchNorm1d(1))
+    make(model, loss_of, policy="sync", monitor=True).fit(data, epochs=2, batch_size=8)
+    shown = "".join(capsys.readouterr())
+    assert shown.count("policy='sync': BatchNorm1d ('1') normalizes") == 1
+    assert shown.count("the step function changes 'calls'") == 1

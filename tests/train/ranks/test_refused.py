@@ -112,3 +112,19 @@ def test_parameters_outside_the_model_are_not_averaged():
     trainer = Trainer(model, loss_of, optimizer=optimizer, devices=["cpu"] * 2, monitor=False)
     with pytest.raises(TrainError, match="1 parameters that are not in the model"):
         trainer.fit(torch.ones(8, 2), epochs=1, batch_size=2)
+
+
+def test_a_device_takes_precedence_over_launched_ranks_with_a_warning(monkeypatch, capsys):
+    monkeypatch.setenv("FLODL_LAUNCH", '{"on": "local", "ranks": [2, 2]}')
+    trainer_on(None, device="cpu").fit(torch.ones(8, 2), epochs=1, batch_size=4)
+    shown = capsys.readouterr().err
+    assert "device='cpu' takes precedence over `fdl launch` (local: 2 ranks)" in shown
+    assert "Leave out device to train on them" in shown
+
+
+@pytest.mark.parametrize("settings", [{"devices": None, "device": "cpu"}, {"devices": ["cpu", "cpu"]}])
+def test_a_rank_of_torchrun_does_not_train_a_model_of_its_own(settings, monkeypatch):
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.setenv(name, "1")
+    with pytest.raises(TrainError, match=r"torchrun started this process.*Leave out device"):
+        trainer_on(**settings)

@@ -130,6 +130,27 @@ def test_one_device_refuses_parts_that_are_not_one_after_the_other(run, supervis
     assert result.metrics["loss"] == pytest.approx(MEAN)
 
 
+def test_other_settings_of_several_devices_are_reported(make, data, tmp_path, capsys):
+    def shown(epochs, **settings):
+        make(checkpoint_dir=tmp_path, monitor=True, **settings).fit(data, epochs=epochs, batch_size=4)
+        return "".join(capsys.readouterr())
+
+    shown(1, outer="slow_momentum")
+    text = shown(2, outer="slow_momentum")
+    assert "is now" not in text
+    text = shown(3, devices=["cpu"] * 3, policy="async", outer="nesterov", wire="bf16", backend="cpu")
+    for name, now, was in (
+        ("policy", "'async'", "'cadence'"),
+        ("wire", "'bf16'", "'fp32'"),
+        ("backend", "'cpu'", "'auto'"),
+        ("outer", "'Nesterov(lr=0.7, momentum=0.9)'", "'SlowMomentum(momentum=0.5, lr=1.0)'"),
+    ):
+        assert f"{name} is now {now}, was {was}" in text
+    assert "devices is now" in text
+    assert "trains on one device now, before on 3 devices (policy 'async')" in shown(4, device="cpu")
+    assert "trains on 2 devices (policy 'cadence') now, before on one device" in shown(5)
+
+
 def test_another_batch_size_within_an_epoch_is_refused(run, make, tmp_path):
     run(2, stop=1)
     trainer = make(torch.nn.Linear(1, 1), mean_of, checkpoint_dir=tmp_path / "run")

@@ -38,19 +38,23 @@ class Packed(NamedTuple):
             return self
         # A row without a sentence sees one token: fused kernels cannot normalize a row without any.
         hides = torch.arange(self.longest, device=hidden.device) >= self.rows.length[:, None].clamp(min=1)
-        return self._replace(mask=hiding_bias(hides[:, None, None, :], attention_dtype(hidden)))
+        return self._changed(hiding_bias(hides[:, None, None, :], attention_dtype(hidden)), self.reach)
 
     def within(self, reach: int) -> Packed:
         """Limit attention to tokens at most `reach` apart."""
         if self.longest - 1 <= reach:
             return self
         if self.mask is None or self.rows is None:
-            return self._replace(reach=reach)
+            return self._changed(self.mask, reach)
         place = torch.arange(self.longest, device=self.mask.device)
         far = (place[:, None] - place).abs() > reach
         # Padding sees all tokens, for the same reason.
         hides = (far | (self.mask != 0)) & self.rows.real[:, None, :, None]
-        return self._replace(mask=hiding_bias(hides, self.mask.dtype), reach=reach)
+        return self._changed(hiding_bias(hides, self.mask.dtype), reach)
+
+    def _changed(self, mask: Tensor | None, reach: int) -> Packed:
+        # Not _replace: torch 2.11 cannot rebuild its result after a compiled call.
+        return Packed(self.cu_seqlens, self.longest, self.starts, self.rows, mask, reach)
 
 
 class Packing(nn.Module):

@@ -34,6 +34,7 @@ from ..run import Run
 from .adopt import Progress, WeightsCheck, adopt, settings_for_ranks, sums_of
 from .checks import check_data, check_session, check_skipped
 from .coverage import committed_in, start_state
+from .notes import differs_from_one_device, state_outside_model
 from .payload import Payload, read_saved, shared_folder, write_payload
 from .recorder import Recorder
 from .report import RanksReport
@@ -114,6 +115,7 @@ class RanksFit:
             updates=session.updates,
         )
         write_payload(self._payload(optimizer), folder / "payload.pt")
+        self._report_differences()
         begin_run(run, self._first_batch(), self._eval_data)
         self._told = settings_for_ranks(session, modes_of(session.model))
         try:
@@ -126,6 +128,18 @@ class RanksFit:
         finally:
             run.progress.ranks = self._recorder.report()
         self._settle(outcome)
+
+    def _report_differences(self) -> None:
+        """Report what is different from one device, once for each trainer."""
+        run = self._run
+        if run.progress.is_checked:
+            return
+        model, step_fn = run.session.model, run.evaluator.step_fn
+        for warning in state_outside_model(model, step_fn):
+            run.reports.warn(warning)
+        if self._ranks.policy == "sync":
+            for note in differs_from_one_device(model, step_fn):
+                run.reports.event("alert", message=note, level="info")
 
     def _resumed(self) -> list[list[int]]:
         """Return what is trained of the current epoch."""

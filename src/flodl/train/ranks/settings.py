@@ -8,9 +8,11 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from flodl.core import TrainError
+from flodl.core import TrainError, log
 from flodl.core.device import parse_device
+from flodl.core.environment import torchrun_variables
 from flodl.core.paths import suggestion
+from flodl.core.plain import describe
 from flodl.distributed.placement import Placement, launched_placement, serve_if_rank
 from flodl.distributed.reduction import Mean, Nesterov, OuterOptimizer, SlowMomentum
 
@@ -42,6 +44,16 @@ class RankSettings:
     def is_local(self) -> bool:
         return self.placement.on == "local"
 
+    def recorded(self) -> dict[str, Any]:
+        """Return what the settings of a trainer record, and a resumed run is compared by."""
+        return {
+            "devices": tuple(map(str, self.devices)),
+            "policy": self.policy,
+            "backend": self.backend,
+            "wire": self.wire,
+            "outer": describe(self.outer),
+        }
+
     def describe(self) -> str:
         return f"{len(self.devices)} devices" if self.is_local else f"ranks ({self.placement.describe()})"
 
@@ -68,7 +80,7 @@ def rank_settings(
         if value not in choices:
             raise TrainError(f"{name}={value!r}. {suggestion(str(value), choices, known_as='values')}")
     found = _outer(outer)
-    placement = _launched() if devices is None and device == "auto" else None
+    placement = _launched(devices, device)
     if placement is not None:
         devices = list(placement.devices) or placement.max_ranks
         if placement.on != "local":
@@ -96,13 +108,41 @@ def rank_settings(
     return settings
 
 
-def _launched() -> Placement | None:
+def _launched(devices: Any, device: Any) -> Placement | None:
     """Return where `fdl launch` or torchrun wants ranks to run, if one of them started this program.
 
-    In a process that torchrun started as a rank, this does not return: the process serves as a rank.
+    In a process that torchrun started as a rank, this does not return: the process serves as a rank. Devices
+    that the program names itself take precedence.
     """
-    serve_if_rank()
-    return launched_placement()
+    if devices is None and device == "auto":
+        serve_if_rank()
+        return launched_placement()
+    named = f"device={str(device)!r}" if devices is None else f"devices={devices!r}"
+    launched = launched_placement()
+    if (
+        torchrun_variables() is not None
+        and (launched is None or not launched.session)
+        and not _has_own_group()
+    ):
+        raise TrainError(
+            f"torchrun started this process as one of several ranks, and {named} is given: every process "
+            f"would train a model of its own, on all data. Leave out {named.partition('=')[0]}, and the "
+            "ranks train one model together."
+        )
+    if launched is not None:
+        log.warn(
+            "%s takes precedence over `fdl launch` (%s): this Trainer does not use those ranks. Leave out %s "
+            "to train on them.",
+            named,
+            launched.describe(),
+            named.partition("=")[0],
+        )
+    return None
+
+
+def _has_own_group() -> bool:
+    """Return whether the program connects its processes itself, as for DistributedDataParallel."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def parse_devices(devices: Any) -> tuple[torch.device, ...]:

@@ -12,12 +12,16 @@ from flodl.optim import PlateauScheduler
 
 from ..session import Session
 
+# The settings that a run on one device does not have.
+OF_SEVERAL_DEVICES = ("devices", "policy", "backend", "wire", "outer")
+
 
 def config_of(session: Session) -> dict[str, Any]:
     """Return the settings that a resumed run is compared by."""
     loader, settings = session.loader, asdict(session.settings)
     if not session.settings.devices:
-        del settings["devices"], settings["policy"]
+        for name in OF_SEVERAL_DEVICES:
+            del settings[name]
     return {
         "batch_size": None if loader is None else loader.batch_size,
         "device": str(session.device),

@@ -93,6 +93,13 @@ def changed_settings(session: Session, saved: Mapping[str, Any]) -> Iterator[str
             continue  # older bundles contain no more than its name
         if name in saved and before != value:
             yield f"{name} is now {value!r}, was {before!r}"
+    if "device" in saved and ("devices" in own) != ("devices" in saved):
+        yield f"the run trains on {_devices(own)} now, before on {_devices(saved)}"
+
+
+def _devices(config: Mapping[str, Any]) -> str:
+    devices = config.get("devices")
+    return f"{len(devices)} devices (policy {config['policy']!r})" if devices else "one device"
 
 
 def changed_config(own: Mapping[str, Any], saved: Mapping[str, Any], path: str = "config") -> Iterator[str]:

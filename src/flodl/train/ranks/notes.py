@@ -1,0 +1,120 @@
+"""What several devices do differently from one, reported once at the start where it can be seen."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.loss import _Loss, _WeightedLoss
+
+from flodl.core.contents import is_user_file
+from flodl.core.contents.reads import uses_of
+from flodl.optim.all_optimizers import in_any_optimizer
+
+MAX_NAMES = 3
+
+
+def differs_from_one_device(model: nn.Module, step_fn: Callable[..., Any]) -> Iterator[str]:
+    """Yield why `policy="sync"` does not give the numbers of one device, where that can be seen.
+
+    >>> [*differs_from_one_device(nn.BatchNorm1d(4), lambda model, x: model(x).mean())]  # doctest: +ELLIPSIS
+    ["policy='sync': BatchNorm1d normalizes with the statistics of each rank's part of a batch..."]
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and module.training and not isinstance(module, nn.SyncBatchNorm):
+            where = f" ({name!r})" if name else ""
+            yield (
+                f"policy='sync': {type(module).__name__}{where} normalizes with the statistics of each "
+                "rank's part of a batch, as in DistributedDataParallel, so the numbers differ from those of "
+                "one device"
+            )
+            break
+    mean_over = getattr(_function(step_fn), "mean_over", None)
+    if mean_over is not None and (what := mean_over(model)):
+        yield _denominator(f"the loss is a mean over {what}")
+    for name, value in outside_values(step_fn).items():
+        if isinstance(value, _Loss | _WeightedLoss):
+            if value.reduction == "sum":
+                yield _denominator(f"{name} is a sum (reduction='sum')")
+            elif value.reduction == "mean" and getattr(value, "weight", None) is not None:
+                yield _denominator(f"{name} is a mean weighted by class")
+
+
+def state_outside_model(model: nn.Module, step_fn: Callable[..., Any]) -> Iterator[str]:
+    """Yield a warning about state that the step function changes or that is trained elsewhere.
+
+    Ranks are processes: each has its own copy of everything that the step function uses.
+    """
+    function = inspect.unwrap(_function(step_fn))
+    if isinstance(function, FunctionType) and is_user_file(function.__code__.co_filename):
+        assigned = uses_of(function.__code__)[1]
+        scopes = {"global": True, "free": True, "own": inspect.ismethod(step_fn)}
+        local = set(function.__code__.co_cellvars)
+        names = [
+            ".".join((read.name, *read.attributes))
+            for read in assigned
+            if scopes.get(read.scope) and read.name not in local
+        ]
+        if names:
+            yield (
+                f"the step function changes {_listed(names)}. Devices train in processes of their own: each "
+                "rank changes a copy, and this program does not see it. Return values as metrics, or store "
+                "tensors as buffers of the model."
+            )
+    own = {*model.parameters(), *model.buffers()}
+    trained = in_any_optimizer()
+    outside = [
+        name
+        for name, value in outside_values(step_fn).items()
+        if (isinstance(value, Tensor) and value.requires_grad and value.is_leaf and value not in own)
+        or (isinstance(value, nn.Module) and _is_trained(value, trained - own))
+    ]
+    if outside:
+        yield (
+            f"the step function uses {_listed(outside)}, which is not part of the model. Devices train in "
+            "processes of their own: each rank has a copy as it is now, and no later change reaches it. To "
+            "train it, make it a part of the model."
+        )
+
+
+def outside_values(step_fn: Callable[..., Any]) -> dict[str, Any]:
+    """Return the global and captured variables of a step function, and the attributes of its object."""
+    function = inspect.unwrap(_function(step_fn))
+    owner = getattr(step_fn, "__self__", None)
+    found = dict(vars(owner)) if owner is not None and hasattr(owner, "__dict__") else {}
+    if isinstance(owner, nn.Module):
+        found |= dict(owner.named_children())
+    if isinstance(function, FunctionType):
+        variables = inspect.getclosurevars(function)
+        found |= {**variables.globals, **variables.nonlocals}
+    return found
+
+
+def _is_trained(module: nn.Module, elsewhere: set[Tensor]) -> bool:
+    return any(one.requires_grad and one in elsewhere for one in module.parameters())
+
+
+def _function(step_fn: Callable[..., Any]) -> Any:
+    while isinstance(step_fn, functools.partial):
+        step_fn = step_fn.func
+    return getattr(step_fn, "__func__", step_fn)
+
+
+def _denominator(what: str) -> str:
+    return (
+        f"policy='sync': {what}, and ranks weight their gradients by samples, so the numbers differ from "
+        "those of one device if samples count differently. For the same numbers, return the sum over the "
+        "samples divided by their number"
+    )
+
+
+def _listed(names: list[str]) -> str:
+    names = list(dict.fromkeys(names))
+    shown = ", ".join(map(repr, names[:MAX_NAMES]))
+    more = len(names) - MAX_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown
