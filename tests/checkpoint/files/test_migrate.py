@@ -29,6 +29,31 @@ def test_equal_shapes_are_matched_in_file_order(tmp_path):
     assert list(tensors) == ["a", "same", "b", "c"]
 
 
+def test_a_weight_is_never_taken_for_a_bias(tmp_path):
+    old = filled(**{"ln.bias": (4,), "ln.weight": (4,), "other.bias": (4,)})
+    save_checkpoint(tmp_path / "old.fdl", old)
+    model = filled(**{"norm.weight": (4,), "norm.bias": (4,), "extra.weight": (4,)})
+    report = migrate_checkpoint(tmp_path / "old.fdl", tmp_path / "new.fdl", model)
+    assert report.remapped == (("ln.weight", "norm.weight"), ("ln.bias", "norm.bias"))
+    assert (report.missing, report.dropped) == (("extra.weight",), ("other.bias",))
+
+
+def test_gamma_and_beta_are_weight_and_bias(tmp_path):
+    save_checkpoint(tmp_path / "old.fdl", filled(**{"n/beta": (4,), "n/gamma": (4,)}))
+    model = filled(**{"norm.weight": (4,), "norm.bias": (4,)})
+    report = migrate_checkpoint(tmp_path / "old.fdl", tmp_path / "new.fdl", model)
+    assert report.remapped == (("n/gamma", "norm.weight"), ("n/beta", "norm.bias"))
+    assert not report.guessed
+
+
+def test_names_that_took_the_first_of_several_tensors_are_reported(tmp_path):
+    save_checkpoint(tmp_path / "old.fdl", filled(**{"a.weight": (2,), "b.weight": (2,), "c.weight": (3,)}))
+    model = filled(**{"x.weight": (2,), "y.weight": (3,)})
+    report = migrate_checkpoint(tmp_path / "old.fdl", tmp_path / "new.fdl", model)
+    assert report.guessed == ("x.weight",)
+    assert "1 guessed by order (x.weight)" in str(report)
+
+
 def test_a_different_dtype_matches_by_name_but_not_by_shape():
     stream, new = io.BytesIO(), io.BytesIO()
     save_checkpoint(stream, {"x": torch.zeros(2).half(), "same": torch.zeros(3).half()})

@@ -144,7 +144,7 @@ def test_the_report_and_the_run_log_name_the_link_between_ranks(make, data, supe
     assert [record["rank"] for record in supervision.kinds("link")] in ([0, 1], [1, 0])
 
 
-def test_differences_from_one_device_are_said_once(make, data, capsys):
+def test_differences_from_one_device_are_reported_once(make, data, capsys):
     calls = {"steps": 0}
 
     def loss_of(model, x, y):

@@ -12,6 +12,7 @@ from flodl.core.paths import suggestion
 
 from ..formats.byte_reader import PathOrStream, display_name
 from ..formats.serialization import is_flodl_key
+from .by_shape import match_by_shape
 from .report import MigrateReport
 from .save_load import Format, check_tensor_dict, read_checkpoint, resolve_location, save_checkpoint
 
@@ -31,8 +32,9 @@ def migrate_checkpoint(
 
     `rename` maps old names or prefixes to new ones, or is a function of the old name. Next, equal names with
     equal shapes are matched. Finally, unless `by_shape` is False, each remaining name of the model takes the
-    first remaining tensor of the file with the same shape and type. Read the report: layers of the same shape
-    are distinguished only by their order. Your own metadata is kept, except with `format="fdlc"`.
+    first remaining tensor of the file with the same shape and type, but never a weight for a bias. Read the
+    report: layers of the same shape are distinguished only by their order, and `guessed` lists those of which
+    file and model have different numbers. Your own metadata is kept, except with `format="fdlc"`.
 
     >>> import torch, tempfile
     >>> from flodl.checkpoint import save_checkpoint
@@ -47,8 +49,7 @@ def migrate_checkpoint(
     _check_different_files(source, target)
     stored, metadata = read_checkpoint(source)
     sources = _match_by_name(stored, named_tensors, rename, display_name(source))
-    if by_shape:
-        _match_by_shape(sources, stored, named_tensors)
+    guessed = match_by_shape(sources, stored, named_tensors) if by_shape else ()
     ordered = {name: sources[name] for name in named_tensors if name in sources}
     own = {key: value for key, value in metadata.items() if not is_flodl_key(key)}
     kept = own if format == "safetensors" else {}
@@ -62,6 +63,7 @@ def migrate_checkpoint(
         missing=tuple(name for name in named_tensors if name not in ordered),
         metadata=tuple(kept),
         dropped_metadata=tuple(key for key in own if key not in kept),
+        guessed=guessed,
     )
 
 
@@ -134,25 +136,6 @@ def _check_rename(rename: Mapping[str, str], stored: Mapping[str, Tensor], where
             raise CheckpointError(
                 f"rename has {old!r}, which {where} lacks. {suggestion(old, stored, known_as='names')}"
             )
-
-
-def _match_by_shape(
-    sources: dict[str, str], stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor]
-) -> None:
-    used = set(sources.values())
-    remaining = [old for old in stored if old not in used]
-    for name, tensor in wanted.items():
-        if name in sources:
-            continue
-        same = (
-            old
-            for old in remaining
-            if stored[old].shape == tensor.shape and stored[old].dtype == tensor.dtype
-        )
-        old = next(same, None)
-        if old is not None:
-            remaining.remove(old)
-            sources[name] = old
 
 
 def _check_different_files(source: PathOrStream, target: PathOrStream) -> None:

@@ -42,6 +42,7 @@ class MigrateReport:
     """Names by outcome: `unchanged`, `remapped` (old, new), `dropped` (only in the file), `missing`.
 
     `metadata` lists the metadata keys that were kept, `dropped_metadata` those that the format cannot store.
+    `guessed` lists the names that took the first of several tensors of their shape, which may be wrong.
 
     >>> print(MigrateReport(unchanged=("a",), remapped=(("old.b", "b"),)))
     1 unchanged, 1 remapped (old.b → b)
@@ -53,6 +54,7 @@ class MigrateReport:
     missing: tuple[str, ...] = ()
     metadata: tuple[str, ...] = ()
     dropped_metadata: tuple[str, ...] = ()
+    guessed: tuple[str, ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -63,6 +65,7 @@ class MigrateReport:
         parts = [f"{len(self.unchanged)} unchanged"]
         parts += _summary("remapped", [f"{old} → {new}" for old, new in self.remapped])
         parts += _summary("dropped", self.dropped) + _summary("missing", self.missing)
+        parts += _summary("guessed by order", self.guessed)
         parts += _summary("kept in metadata", self.metadata)
         return ", ".join(parts + _summary("dropped from metadata", self.dropped_metadata))
 
