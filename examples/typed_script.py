@@ -11,6 +11,14 @@ from flodl.core.environment import resolved_config
 
 
 @dataclass(frozen=True)
+class Output:
+    """Where the counts go. Its fields are options with dotted names, such as --output.path."""
+
+    path: Path | None = None
+    columns: tuple[int, int] = option((12, 6), help="Widths of the columns.")
+
+
+@dataclass(frozen=True)
 class Job:
     """Count the words of some files."""
 
@@ -18,6 +26,8 @@ class Job:
     least: int = option(1, short="l", help="Ignore shorter words.")
     order: Literal["alphabet", "count"] = option("count", env="WORDS_ORDER", help="How to sort.")
     scale: float = option(1.0, help="Multiply every count.")
+    output: Output = option(Output())  # noqa: RUF009
+    rename: dict[str, str] = option({}, help="Words to count as others.")  # noqa: RUF009
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -25,12 +35,13 @@ def main(argv: list[str] | None = None) -> None:
     job = args.parse(argv)
     print(job)
     for name, entry in resolved_config().items():
-        print(f"  {name:<8}{entry['value']!s:<11} from {entry['origin']}")
+        print(f"  {name:<16}{entry['value']!s:<11} from {entry['origin']}")
 
 
 if __name__ == "__main__":
     # Without arguments, run a demonstration.
     shown = [[], ["--least", "3", "--scale", "1e-2"], ["--order", "alphabet", "a.txt", "b.txt"]]
+    shown.append(["--output.columns", "20,8", "--rename", "colour=color", "--rename", "grey=gray"])
     for words in [sys.argv[1:]] if sys.argv[1:] else shown:
         print(f"\n$ typed_script.py {' '.join(words)}")
         main(words)

@@ -71,7 +71,7 @@ def _write_path(formatter: click.HelpFormatter, target: Target, prefix: str) -> 
     _write_rows(formatter, "Commands", [(name, summary_of(manifest, name)) for name in others])
     _write_options(formatter, schema)
     _write_entry(formatter, manifest)
-    settings = collect_settings(manifest.document, None, project=manifest.project)
+    settings = collect_settings(manifest.document, None, schema, project=manifest.project)
     _write_rows(formatter, "Defaults", [(one.path, f"{flow(one.value)}  ({one.origin})") for one in settings])
 
 
@@ -82,7 +82,7 @@ def _write_preset(formatter: click.HelpFormatter, target: Target, prefix: str) -
     formatter.write_usage(prefix, " ".join([*map(_placeholder, arguments), "[OPTIONS]"]))
     _write_description(formatter, target.spec.value("description"))
     _write_rows(formatter, "Arguments", [(_placeholder(one), _description(one)) for one in arguments])
-    settings = collect_settings(manifest.document, target.spec, project=manifest.project)
+    settings = collect_settings(manifest.document, target.spec, schema, project=manifest.project)
     _write_rows(formatter, "Values", [(one.path, f"{flow(one.value)}  ({one.origin})") for one in settings])
     words = str(manifest.document.value("entry") or "").split()
     for one in settings:
@@ -110,7 +110,7 @@ def _write_options(formatter: click.HelpFormatter, schema: Schema | None) -> Non
         label = f"-{one.short}, --{name}" if one.short else f"--{name}"
         if one.type == "bool" and one.default in (True, "true"):
             label = f"{label} / --no-{name}"
-        rows.append((f"{label} {one.scalar.upper()}" if one.takes_value else label, _description(one)))
+        rows.append((f"{label} {one.metavar}" if one.takes_value else label, _description(one)))
     rows += [
         ("-h, --help", "Show this page."),
         ("--refresh-schema", "Query the entry for its options again."),
@@ -125,7 +125,7 @@ def _placeholder(one: Parameter) -> str:
 
 def _description(one: Parameter) -> str:
     notes = []
-    if one.is_list and one.kind == "option":
+    if one.is_repeatable and one.kind == "option":
         notes.append("(repeat or comma-separate)")
     if one.choices:
         notes.append(f"[possible: {', '.join(map(str, one.choices))}]")

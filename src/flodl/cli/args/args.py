@@ -6,7 +6,7 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -18,6 +18,7 @@ from flodl.core.errors import ArgsError
 
 from .click_adapter import TypedCommand, click_parameter
 from .dataclass_parser import parameters_of
+from .nested import construct, flattened, is_unused, words_of
 from .parameter import Parameter, format_value
 from .schema import to_json
 
@@ -108,30 +109,68 @@ class Args(Generic[T]):
         click.echo(f"\n{ctx.get_help()}", err=True, color=color)
         sys.exit(2)
 
+    def from_dict(self, values: Mapping[str, Any]) -> T:
+        """Build the dataclass from values by name, for example from the record of a run.
+
+        Nested values are maps. Missing values have their defaults; environment variables are not read.
+
+        >>> from dataclasses import dataclass, field
+        >>> @dataclass
+        ... class Optimizer:
+        ...     lr: float = 1e-3
+        >>> @dataclass
+        ... class Train:
+        ...     optimizer: Optimizer = field(default_factory=Optimizer)
+        >>> Args(Train).from_dict({"optimizer": {"lr": 0.1}})
+        Train(optimizer=Optimizer(lr=0.1))
+        """
+        flat = flattened(values, self.parameters)
+        try:
+            with self.command.make_context(self.type.__name__, words_of(flat, self.parameters)) as ctx:
+                found = self._values(ctx, flat.keys())
+                found |= {name: None for name, value in flat.items() if value is None}
+                return self._construct(ctx, found, flat.keys())
+        except click.UsageError as error:
+            raise ArgsError(error.format_message()) from None
+
     def _build(self, **_values: Any) -> T:
         ctx = click.get_current_context()
-        values = {name: ctx.params[field.name or ""] for name, field in self._fields.items()}
+        sources = {name: ctx.get_parameter_source(field.name or "") for name, field in self._fields.items()}
+        given = {name for name, source in sources.items() if source not in (None, ParameterSource.DEFAULT)}
+        values = self._values(ctx, given)
+        self._publish(ctx, values, given)
+        return self._construct(ctx, values, given)
+
+    def _values(self, ctx: click.Context, given: Set[str]) -> dict[str, Any]:
+        """Return the value of every parameter: the parsed one, or the default, unchanged."""
+        values = {}
         for parameter in self.parameters:
             name = parameter.name
-            if parameter.is_list:
-                source = ctx.get_parameter_source(self._fields[name].name or "")
-                is_default = source in (None, ParameterSource.DEFAULT)
-                # A default is used unchanged: it is not split, and None stays None.
-                items = parameter.default if is_default else list(values[name])
-                values[name] = items if items is None else (tuple if parameter.as_tuple else list)(items)
-            elif parameter.type == "path" and isinstance(values[name], str):
-                values[name] = Path(values[name])
-        self._publish(ctx, values)
+            value = ctx.params[self._fields[name].name or ""] if name in given else parameter.default
+            if value is not None and (parameter.is_repeatable or parameter.is_tuple):
+                value = _container(parameter)(value)
+            elif parameter.type == "path" and isinstance(value, str):
+                value = Path(value)
+            elif parameter.type == "bool":
+                value = bool(value)
+            values[name] = value
+        return values
+
+    def _construct(self, ctx: click.Context, values: Mapping[str, Any], given: Set[str]) -> T:
         try:
-            return self.type(**values)
+            result = construct(self.type, values, given)
         except ValueError as error:  # raised by `__post_init__`
             raise click.UsageError(str(error), ctx=ctx) from error
+        assert isinstance(result, self.type)
+        return result
 
-    def _publish(self, ctx: click.Context, values: dict[str, Any]) -> None:
+    def _publish(self, ctx: click.Context, values: dict[str, Any], given: Set[str]) -> None:
         """Record every value with its origin in the environment, where the trainer finds it."""
         inherited = environment.resolved_config()
         table = dict(inherited)
         for parameter in self.parameters:
+            if is_unused(parameter, given):
+                continue
             source = ctx.get_parameter_source(self._fields[parameter.name].name or "")
             value, known = _to_json(values[parameter.name]), inherited.get(parameter.long)
             # fdl passes the values of a manifest as options: their origin is the file, not the flag.
@@ -170,9 +209,17 @@ def _equal(first: Any, second: Any) -> bool:
 
 def _to_json(value: Any) -> Any:
     """Convert a value to one that JSON can represent."""
+    if isinstance(value, dict):
+        return {str(key): _to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_to_json(item) for item in value]
     return value if isinstance(value, (bool, int, float, type(None))) else format_value(value)
+
+
+def _container(parameter: Parameter) -> type:
+    if parameter.is_dict:
+        return dict
+    return tuple if parameter.as_tuple or parameter.is_tuple else list
 
 
 def _docstring(cls: type) -> str:

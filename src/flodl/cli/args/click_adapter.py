@@ -17,7 +17,8 @@ from flodl.cli.numbers import NumberRangeError, parse_float
 
 from .parameter import Parameter, format_value, has_empty_item, split_list
 
-NEGATIVE_NUMBER = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\Z")
+_UNSIGNED = r"(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
+NEGATIVE_NUMBER = re.compile(rf"-{_UNSIGNED}(,[-+]?{_UNSIGNED})*\Z")  # or several, in a list or tuple
 _MASK = "\0"  # prefix of words that click must not parse as options
 _SHORT_WITH_VALUE = re.compile(r"-([A-Za-z])=(.*)\Z", re.DOTALL)
 COMPLETER_LIMIT_S = 3
@@ -70,6 +71,49 @@ class CommaSeparated(click.ParamType[list[Any]]):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         return self.inner.shell_complete(ctx, param, incomplete)
+
+
+class KeyValues(CommaSeparated):
+    """A value of a dict option: one or several pairs `key=value`, separated by commas."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[Any]:
+        if isinstance(value, str) and not isinstance(value, ListItem) and has_empty_item(value):
+            self.fail(f"{value!r} has an empty item next to a comma.", param, ctx)
+        texts = [value] if isinstance(value, ListItem) else split_list(value)
+        return [self._pair(text, param, ctx) for text in texts]
+
+    def _pair(self, text: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            self.fail(f"{text!r} is not a pair. Write key=value.", param, ctx)
+        return key.strip(), self.inner.convert(value.strip(), param, ctx)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
+        return f"KEY={self.inner.get_metavar(param, ctx) or self.name.upper()}"
+
+
+class FixedTuple(click.ParamType[tuple[Any, ...]]):
+    """A tuple with a fixed number of items, separated by commas."""
+
+    name = "tuple"
+
+    def __init__(self, types: Sequence[click.ParamType[Any]], metavar: str) -> None:
+        self.types = types
+        self.metavar = metavar
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Any, ...]:
+        if isinstance(value, tuple):
+            return value
+        items = split_list(str(value))
+        if len(items) != len(self.types) or has_empty_item(str(value)):
+            expected = f"{len(self.types)} values, separated by commas: {self.metavar}"
+            self.fail(f"{value!r} has {len(items)}. Expected {expected}.", param, ctx)
+        return tuple(kind.convert(item, param, ctx) for kind, item in zip(self.types, items))
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
+        return self.metavar
 
 
 class NumberAwareParser:
@@ -170,8 +214,8 @@ def click_parameter(parameter: Parameter, *, forwarded: bool = False, strict: bo
     """
     if parameter.kind == "argument":
         return _click_argument(parameter, forwarded=forwarded, strict=strict)
-    names = [f"field_{parameter.name}".replace("-", "_"), f"--{parameter.long}"]
-    note = "(repeat or comma-separate)" if parameter.is_list else ""
+    names = [_identifier(parameter), f"--{parameter.long}"]
+    note = "(repeat or comma-separate)" if parameter.is_repeatable else ""
     settings: dict[str, Any] = {"help": f"{parameter.help} {note}".strip() or None}
     if parameter.short:
         names.append(f"-{parameter.short}")
@@ -181,7 +225,7 @@ def click_parameter(parameter: Parameter, *, forwarded: bool = False, strict: bo
     if not forwarded:
         settings |= {
             "default": parameter.default,
-            "show_default": parameter.default not in (None, [], ()),
+            "show_default": parameter.default not in (None, [], (), {}),
             "show_envvar": True,
         }
         settings["envvar"] = parameter.env or None
@@ -192,10 +236,19 @@ def click_parameter(parameter: Parameter, *, forwarded: bool = False, strict: bo
                 for item in settings["default"]
             ]
         settings |= {"multiple": True, "type": CommaSeparated(settings["type"]), "callback": _flatten}
+    elif parameter.is_dict:
+        if isinstance(settings.get("default"), dict):
+            pairs = settings["default"].items()
+            settings["default"] = [ListItem(f"{key}={format_value(item)}") for key, item in pairs]
+        settings |= {"multiple": True, "type": KeyValues(settings["type"]), "callback": _unique_pairs}
     elif parameter.bare is not None or not strict:
         bare = _placeholder(parameter) if parameter.bare is None else parameter.bare
         settings |= {"is_flag": False, "flag_value": bare}
     return click.Option(names, **settings)
+
+
+def _identifier(parameter: Parameter) -> str:
+    return f"field_{parameter.name}".replace("-", "_").replace(".", "__dot__")
 
 
 def _click_flag(
@@ -212,7 +265,8 @@ def _click_flag(
 
 def _placeholder(parameter: Parameter) -> Any:
     """Return a valid value for an option that was typed without one."""
-    return parameter.choices[0] if parameter.choices else {"int": 0, "float": 0.0}.get(parameter.scalar, "")
+    value = parameter.choices[0] if parameter.choices else {"int": 0, "float": 0.0}.get(parameter.scalar, "")
+    return (value,) * len(parameter.item_types) if parameter.is_tuple else value
 
 
 def _click_argument(parameter: Parameter, *, forwarded: bool, strict: bool) -> click.Parameter:
@@ -225,7 +279,7 @@ def _click_argument(parameter: Parameter, *, forwarded: bool, strict: bool) -> c
     no_default = forwarded or parameter.variadic or parameter.default is None
     settings: dict[str, Any] = {} if no_default else {"default": parameter.default}
     return ExplainedArgument(
-        [f"field_{parameter.name}".replace("-", "_")],
+        [_identifier(parameter)],
         explanation=help_text,
         type=_value_type(parameter) if strict or parameter.choices else click.STRING,
         metavar=metavar if parameter.required else f"[{metavar}]",
@@ -237,16 +291,34 @@ def _click_argument(parameter: Parameter, *, forwarded: bool, strict: bool) -> c
 
 
 def _value_type(parameter: Parameter) -> click.ParamType[Any]:
-    if parameter.choices:
-        return click.Choice(parameter.choices)
-    if parameter.scalar == "path":
+    if parameter.is_tuple:
+        types = [_scalar_type(kind, parameter.choices) for kind in parameter.item_types]
+        return FixedTuple(types, parameter.metavar)
+    return _scalar_type(parameter.scalar, parameter.choices)
+
+
+def _scalar_type(scalar: str, choices: Sequence[Any]) -> click.ParamType[Any]:
+    if choices:
+        return click.Choice(choices)
+    if scalar == "path":
         return click.Path(path_type=Path)
     scalars: dict[str, click.ParamType[Any]] = {"int": click.INT, "float": FLOAT}
-    return scalars.get(parameter.scalar, click.STRING)
+    return scalars.get(scalar, click.STRING)
 
 
 def _flatten(_ctx: click.Context, _option: click.Parameter, values: Sequence[list[Any]]) -> list[Any]:
     return [item for items in values for item in items]
+
+
+def _unique_pairs(
+    _ctx: click.Context, option: click.Parameter, values: Sequence[list[Any]]
+) -> list[tuple[str, Any]]:
+    pairs = _flatten(_ctx, option, values)
+    keys = [key for key, _ in pairs]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise click.BadParameter(f"the key {key!r} is given twice.", ctx=_ctx, param=option)
+    return pairs
 
 
 def _completer(parameter: Parameter) -> Callable[..., Any] | None:

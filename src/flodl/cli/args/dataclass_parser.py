@@ -13,11 +13,14 @@ from typing import Any, Literal, Union
 from flodl.core.errors import ArgsError
 
 from .declarations import METADATA_KEY
-from .parameter import RESERVED_IN_ARGS, RESERVED_SHORT, Parameter
+from .nested import default_of, nested_class
+from .parameter import RESERVED_IN_ARGS, RESERVED_SHORT, SCALARS, Parameter
 
 _TYPE_NAMES: dict[Any, str] = {bool: "bool", int: "int", float: "float", str: "string", Path: "path"}
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_SUPPORTED = "bool, int, float, str, Path, Literal, an Enum, T | None, or a list of these"
+_SUPPORTED = (
+    "bool, int, float, str, Path, Literal, an Enum, T | None, a list, tuple or dict of these, or a dataclass"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,17 +43,60 @@ def parameters_of(cls: type) -> list[Parameter]:
         )
     if not dataclasses.is_dataclass(cls):
         raise ArgsError(f"{cls!r} is not a dataclass. Decorate it with @dataclass.")
+    found: list[Parameter] = []
+    _collect(cls, found, root=cls.__name__, parents=())
+    return found
+
+
+def _collect(
+    cls: type,
+    found: list[Parameter],
+    *,
+    root: str,
+    parents: tuple[type, ...],
+    prefix: str = "",
+    default: Any = None,
+    group: str = "",
+) -> None:
+    """Add the parameters of a dataclass, or of one inside it, whose defaults are those of an instance."""
     hints = _hints(cls)
     _refuse_init_vars(cls)
-    found: list[Parameter] = []
     for field in dataclasses.fields(cls):
-        if field.init:
-            try:
-                found.append(_parameter(field, _field_type(hints[field.name])))
+        if not field.init:
+            continue
+        name = prefix + field.name
+        try:
+            inner, _ = nested_class(hints[field.name])
+            if default is not None:
+                field = _with_default(field, getattr(default, field.name))
+            if inner is None:
+                parameter = _parameter(field, _field_type(hints[field.name]), prefix)
+                found.append(dataclasses.replace(parameter, group=group))
                 _check_conflicts(found)
-            except ArgsError as error:
-                raise error.under(f"{cls.__name__}.{field.name}") from None
-    return found
+                continue
+            if inner in (*parents, cls):
+                raise ArgsError(f"{inner.__name__} contains itself, so it has no end. Exclude this field.")
+        except ArgsError as error:
+            raise error.under(f"{root}.{name}") from None
+        value = default_of(field)
+        _collect(
+            inner,
+            found,
+            root=root,
+            parents=(*parents, cls),
+            prefix=f"{name}.",
+            default=None if value is dataclasses.MISSING else value,
+            group=group or (name if value is None else ""),
+        )
+
+
+def _with_default(field: dataclasses.Field[Any], value: Any) -> dataclasses.Field[Any]:
+    """Return the field of a nested dataclass with the value of the default instance."""
+    changed: dataclasses.Field[Any] = dataclasses.field(
+        default_factory=lambda: value, metadata=field.metadata
+    )
+    changed.name = field.name
+    return changed
 
 
 def _hints(cls: type) -> dict[str, Any]:
@@ -100,6 +146,16 @@ def _field_type(annotation: Any) -> _FieldType:
         if field_type.type == "bool":
             raise ArgsError("a flag is either on or off. Annotate it as bool, not as bool | None.")
         return dataclasses.replace(field_type, optional=True)
+    if origin is tuple and inner and Ellipsis not in inner:
+        items = [_field_type(one) for one in inner]
+        if all(kind.type in SCALARS and not kind.optional and kind.enum is None for kind in items):
+            if len({kind.choices for kind in items}) > 1:
+                raise ArgsError(f"{annotation}: all items of a tuple must have the same choices, or none.")
+            return _FieldType(f"tuple[{','.join(kind.type for kind in items)}]", items[0].choices)
+    if origin is dict and inner[0] is str:
+        kind = _field_type(inner[1])
+        if kind.type in SCALARS and not kind.optional and kind.enum is None:
+            return _FieldType(f"dict[{kind.type}]", kind.choices)
     if origin is list or (origin is tuple and inner[1:] == (Ellipsis,)):
         field_type = _field_type(inner[0])
         if field_type.type in ("string", "int", "float", "path") and not field_type.optional:
@@ -110,25 +166,26 @@ def _field_type(annotation: Any) -> _FieldType:
     raise ArgsError(f"{annotation} cannot be parsed from a command line. Use {_SUPPORTED}.")
 
 
-def _parameter(field: dataclasses.Field[Any], field_type: _FieldType) -> Parameter:
-    default = field.default
-    if field.default_factory is not dataclasses.MISSING:
-        default = field.default_factory()
+def _parameter(field: dataclasses.Field[Any], field_type: _FieldType, prefix: str = "") -> Parameter:
+    default = default_of(field)
     missing = default is dataclasses.MISSING
     declared = dict(field.metadata.get(METADATA_KEY, {"kind": "argument" if missing else "option"}))
     if field.name.startswith("_"):
         raise ArgsError(
             "a name cannot start with an underscore. Rename it, or exclude it with field(init=False)."
         )
+    if prefix and declared["kind"] == "argument":
+        raise ArgsError("a nested field cannot be a positional argument. Give it a default.")
     if declared.get("choices") == ():
         raise ArgsError("choices=[] allows no value. Add choices, or remove it.")
     declared["choices"] = declared.get("choices") or field_type.choices
     declared["env"] = _variable_name(declared.get("env"))
     is_list = field_type.type.startswith("list[")
-    if missing and declared["kind"] == "option" and is_list and not field_type.optional:
-        default = []
+    is_repeatable = is_list or field_type.type.startswith("dict[")
+    if missing and declared["kind"] == "option" and is_repeatable and not field_type.optional:
+        default = [] if is_list else {}
     parameter = Parameter(
-        name=field.name,
+        name=prefix + field.name,
         type=field_type.type,
         default=None if default is dataclasses.MISSING else default,
         required=missing and not field_type.optional,
@@ -151,7 +208,7 @@ def _variable_name(name: str | None) -> str:
 
 
 def _check_option(parameter: Parameter, field_type: _FieldType, *, missing: bool) -> None:
-    if missing and not field_type.optional and not parameter.is_list and parameter.takes_value:
+    if missing and not field_type.optional and not parameter.is_repeatable and parameter.takes_value:
         raise ArgsError("an option needs a default. Add one, make it T | None, or use argument().")
     if parameter.bare is not None and not field_type.optional:
         raise ArgsError("`bare` needs an optional field (T | None). Remove it, or change the annotation.")
@@ -166,6 +223,9 @@ def _check_option(parameter: Parameter, field_type: _FieldType, *, missing: bool
 def _check_argument(parameter: Parameter, field_type: _FieldType, *, missing: bool) -> None:
     if parameter.type == "bool":
         raise ArgsError("a bool cannot be positional. Make it an option: option(False).")
+    if parameter.is_dict or parameter.is_tuple:
+        kind = "dict" if parameter.is_dict else "tuple"
+        raise ArgsError(f"a {kind} cannot be positional. Give it a default, which makes it an option.")
 
 
 def _check_default(parameter: Parameter, field_type: _FieldType) -> None:
@@ -177,14 +237,27 @@ def _check_default(parameter: Parameter, field_type: _FieldType) -> None:
                 "the default is None, but the field is not optional. "
                 "Annotate it as T | None, or change the default."
             )
-    elif isinstance(default, (list, tuple)) != parameter.is_list:
+    elif parameter.is_dict or parameter.is_tuple:
+        fits = isinstance(default, dict if parameter.is_dict else (list, tuple))
+        if not fits or (parameter.is_tuple and len(default) != len(parameter.item_types)):
+            kind = "a dict" if parameter.is_dict else f"a tuple of {len(parameter.item_types)} values"
+            raise ArgsError(f"the default {default!r} is not {kind}. Change the default or the annotation.")
+    elif isinstance(default, (list, tuple, dict)) != parameter.is_list:
         expected = "a list" if parameter.is_list else f"one {parameter.scalar}"
         raise ArgsError(f"the default {default!r} is not {expected}. Change the default or the annotation.")
 
 
 def _check_values(parameter: Parameter, field_type: _FieldType) -> None:
     """Raise unless the choices, the default and the bare value have the right type and are valid choices."""
-    defaults = parameter.default if isinstance(parameter.default, (list, tuple)) else [parameter.default]
+    default = parameter.default
+    if parameter.is_tuple and default is not None:
+        for item, kind in zip(default, parameter.item_types):
+            if not _has_type(item, kind):
+                raise ArgsError(f"{item!r} is not of type {kind}. Change the value or the annotation.")
+    if isinstance(default, dict):
+        default = list(default.values())
+    defaults = default if isinstance(default, (list, tuple)) else [default]
+    defaults = [] if parameter.is_tuple and not parameter.choices else defaults
     values = [value for value in (*parameter.choices, *defaults, parameter.bare) if value is not None]
     for value in values:
         if field_type.enum is not None and not isinstance(value, field_type.enum):

@@ -56,6 +56,8 @@ def argument(
 
 def _field(default: Any, description: dict[str, Any]) -> Any:
     metadata = {METADATA_KEY: description}
+    if dataclasses.is_dataclass(default) and not isinstance(default, type):
+        return dataclasses.field(default_factory=lambda: dataclasses.replace(default), metadata=metadata)
     if isinstance(default, (list, dict, set)):
         return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)

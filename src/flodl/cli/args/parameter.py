@@ -8,7 +8,8 @@ from enum import Enum
 from typing import Any, Literal
 
 SCALARS = ("string", "int", "float", "path")
-TYPES = ("bool", *SCALARS, *(f"list[{name}]" for name in SCALARS))
+TYPES = ("bool", *SCALARS, *(f"{kind}[{name}]" for kind in ("list", "dict") for name in SCALARS))
+_TUPLE = re.compile(rf"tuple\[((?:{'|'.join(SCALARS)})(?:,(?:{'|'.join(SCALARS)}))*)\]\Z")
 RESERVED_LONG = frozenset({"help", "version", "quiet", "env"})
 # Also options that fdl removes from every command line, and options that Args handles itself.
 RESERVED_IN_ARGS = RESERVED_LONG | {
@@ -26,7 +27,7 @@ _ITEM = re.compile(r'\s*"(?P<quoted>(?:[^"\\]|\\.)*)"\s*(?:,|\Z)|(?P<plain>[^,]*
 
 @dataclass(frozen=True)
 class Parameter:
-    """One option or positional argument."""
+    """One option or positional argument. The name of a nested field is its path, such as `optimizer.lr`."""
 
     name: str
     kind: Literal["option", "argument"]
@@ -41,6 +42,7 @@ class Parameter:
     variadic: bool = False
     bare: Any = field(default=None)
     as_tuple: bool = False
+    group: str = ""  # the optional dataclass that it belongs to, if that is None by default
 
     @property
     def long(self) -> str:
@@ -52,13 +54,48 @@ class Parameter:
         return self.type.startswith("list[")
 
     @property
+    def is_dict(self) -> bool:
+        return self.type.startswith("dict[")
+
+    @property
+    def is_tuple(self) -> bool:
+        return self.type.startswith("tuple[")
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the values of a repeated option add up; otherwise the last one is used."""
+        return self.is_list or self.is_dict
+
+    @property
+    def item_types(self) -> tuple[str, ...]:
+        """The types of the items of a tuple.
+
+        >>> Parameter("betas", "option", "tuple[float,float]").item_types
+        ('float', 'float')
+        """
+        return tuple(self.type[6:-1].split(","))
+
+    @property
     def scalar(self) -> str:
-        """The type of one value.
+        """The type of one value; of a tuple with items of several types, string.
 
         >>> Parameter("sizes", "option", "list[int]").scalar
         'int'
         """
-        return self.type[5:-1] if self.is_list else self.type
+        if self.is_tuple:
+            return self.item_types[0] if len(set(self.item_types)) == 1 else "string"
+        return self.type[5:-1] if self.is_repeatable else self.type
+
+    @property
+    def metavar(self) -> str:
+        """What the help shows for the value.
+
+        >>> Parameter("weights", "option", "dict[float]").metavar
+        'KEY=FLOAT'
+        """
+        if self.is_tuple:
+            return ",".join(self.item_types).upper()
+        return f"KEY={self.scalar.upper()}" if self.is_dict else self.scalar.upper()
 
     @property
     def takes_value(self) -> bool:
@@ -70,12 +107,21 @@ class Parameter:
         return self.type == "bool" and (self.default in (True, "true") or bool(self.env))
 
 
+def is_type(name: object) -> bool:
+    """Return whether a schema may use the name of a type."""
+    return name in TYPES or (isinstance(name, str) and _TUPLE.match(name) is not None)
+
+
 def format_value(value: object) -> str:
     """Format a value as it would be typed. A list item that contains a comma is quoted.
 
     >>> format_value(True), format_value(0.1), format_value([1, 2]), format_value(["a", "b,c"])
     ('true', '0.1', '1,2', 'a,"b,c"')
+    >>> format_value({"cat": 1, "dog": 2.5})
+    'cat=1,dog=2.5'
     """
+    if isinstance(value, dict):
+        return ",".join(_quote_item(f"{key}={format_value(item)}") for key, item in value.items())
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Enum):

@@ -9,7 +9,7 @@ from typing import Any
 from flodl.core.errors import ArgsError
 from flodl.core.paths import suggestion
 
-from .parameter import RESERVED_LONG, RESERVED_SHORT, TYPES, Parameter, format_value
+from .parameter import RESERVED_LONG, RESERVED_SHORT, TYPES, Parameter, format_value, is_type
 
 _ARGUMENT_KEYS = ("name", "type", "description", "required", "variadic", "default", "choices", "completer")
 _OPTION_KEYS = ("type", "description", "default", "choices", "short", "env", "bare", "completer")
@@ -64,7 +64,9 @@ def _describe(parameter: Parameter, keys: Sequence[str]) -> dict[str, Any]:
 
 def _default(parameter: Parameter) -> str | None:
     value = parameter.default
-    return None if value is None or value is False or value in ([], ()) else format_value(value)
+    if parameter.group:  # it has no value unless its dataclass has one
+        return None
+    return None if value is None or value is False or value in ([], (), {}) else format_value(value)
 
 
 def from_json(data: Any) -> Schema:
@@ -113,7 +115,7 @@ def _option(name: Any, data: Any) -> Parameter:
 
 def _parameter(name: str, kind: Any, data: Mapping[str, Any], **extra: Any) -> Parameter:
     type_name = data.get("type", "string")
-    if type_name not in TYPES:
+    if not is_type(type_name):
         hint = suggestion(str(type_name), TYPES, known_as="types")
         raise ArgsError(f"{name}: unknown type {type_name!r}. {hint}")
     choices = data.get("choices") or ()

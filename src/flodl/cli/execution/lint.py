@@ -107,8 +107,10 @@ def _check_settings(manifest: Manifest, findings: Findings) -> None:
     commands = manifest.commands.entries
     presets = [node for name, node in commands.items() if kind_or_none(name, node) is Kind.PRESET]
     tables = [None, *(node for node in presets if isinstance(node, Table))]
-    cases = [collect_settings(manifest.document, preset, project=manifest.project) for preset in tables]
     schema = load_schema(manifest)
+    cases = [
+        collect_settings(manifest.document, preset, schema, project=manifest.project) for preset in tables
+    ]
     if schema:
         problems = dict.fromkeys(problem for case in cases for problem in setting_problems(schema, case))
         # These name their file relative to the project; all other messages have the full path.

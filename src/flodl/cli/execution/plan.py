@@ -95,7 +95,7 @@ def _plan_entry(target: Target) -> Plan:
     if preset is not None:
         decode(CommandModel, preset, where=("commands", target.command))
     schema = load_schema(manifest)
-    settings = collect_settings(document, preset, project=manifest.project)
+    settings = collect_settings(document, preset, schema, project=manifest.project)
     # Environment variables of this machine do not reach a container.
     on_host = not document.value("docker") or container.inside_container()
     settings, tail = apply_negations(settings, target.tail, schema)

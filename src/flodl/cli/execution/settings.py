@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from flodl.cli.args.parameter import Parameter, format_value
 from flodl.cli.args.schema import Schema
 from flodl.cli.manifest.document import Leaf, Node, Origin, Table, dotted, leaves, plain
 from flodl.cli.manifest.loader import Manifest
+from flodl.cli.manifest.merge import merge_all
 
 from .values import arguments_in, convert, convert_setting, options_in, variable_for, variable_value
 
@@ -105,8 +107,14 @@ def _format(path: str, value: Any) -> str:
     return format_value(value)
 
 
-def collect_settings(enclosing: Table, preset: Table | None, *, project: Path) -> list[Setting]:
-    """Return the settings for an entry. Each value of the preset overrides the enclosing manifest."""
+def collect_settings(
+    enclosing: Table, preset: Table | None, schema: Schema | None, *, project: Path
+) -> list[Setting]:
+    """Return the settings for an entry. Each value of the preset overrides the enclosing manifest.
+
+    A map is the value of a dict option of the schema, or contains nested options: `optimizer: {lr: 0.1}` is
+    `--optimizer.lr 0.1`.
+    """
     settings = []
     for section, flags in _FLAGS.items():
         for key, flag in flags.items():
@@ -116,13 +124,41 @@ def collect_settings(enclosing: Table, preset: Table | None, *, project: Path) -
                     origin = _first_origin(node).relative_to(project)
                     settings.append(Setting(flag, plain(node), origin, f"{section}.{key}"))
                     break
-    options = preset.table("options").entries if preset else {}
-    for name in sorted(options):
-        node = options[name]
-        flag, origin = name.replace("_", "-"), node.origin.relative_to(project)
-        written = node.written if isinstance(node, Leaf) else None
-        settings.append(Setting(flag, plain(node), origin, f"options.{name}", written))
+    for section, table in (("training", _nested_training(enclosing, preset)), ("options", _options(preset))):
+        for path, node in sorted(_option_nodes(table, schema, ())):
+            origin = _first_origin(node).relative_to(project)
+            written = node.written if isinstance(node, Leaf) else None
+            name = ".".join(path)
+            settings.append(Setting(_flag(path), plain(node), origin, f"{section}.{name}", written))
     return settings
+
+
+def _nested_training(enclosing: Table, preset: Table | None) -> Table:
+    """Return the maps in `training:`, whose values the preset overrides one by one."""
+    layers = [layer.table("training") for layer in (enclosing, preset) if layer is not None]
+    entries = merge_all(layers).entries
+    return Table({key: node for key, node in entries.items() if isinstance(node, Table)}, enclosing.origin)
+
+
+def _options(preset: Table | None) -> Table:
+    return preset.table("options") if preset is not None else Table({}, Origin(Path(), 0))
+
+
+def _option_nodes(
+    table: Table, schema: Schema | None, path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Node]]:
+    options = schema.options if schema else {}
+    for key, node in table.entries.items():
+        inner = (*path, key)
+        option = options.get(_flag(inner))
+        if isinstance(node, Table) and node.entries and (option is None or not option.is_dict):
+            yield from _option_nodes(node, schema, inner)
+        else:
+            yield inner, node
+
+
+def _flag(path: tuple[str, ...]) -> str:
+    return ".".join(path).replace("_", "-")
 
 
 def _first_origin(node: Node) -> Origin:
@@ -174,7 +210,9 @@ def without_replaced_lists(
 ) -> list[Setting]:
     """Drop lists that the command line sets: a program would append its items to those of the manifest."""
     options = schema.options if schema else {}
-    replaced = {flag for flag, _ in options_in(tail, schema) if flag in options and options[flag].is_list}
+    replaced = {
+        flag for flag, _ in options_in(tail, schema) if flag in options and options[flag].is_repeatable
+    }
     return [setting for setting in settings if setting.flag not in replaced]
 
 
@@ -211,8 +249,10 @@ def resolve_values(
     for flag, text in options_in(tail, schema):
         known = options.get(flag)
         value = convert(text, known) if known else text
-        if known and known.is_list and flag in seen and isinstance(value, list):
+        if known and flag in seen and known.is_list and isinstance(value, list):
             value = [*table[flag]["value"], *value]  # a list option may be repeated
+        if known and flag in seen and known.is_dict and isinstance(value, dict):
+            value = {**table[flag]["value"], **value}
         seen.add(flag)
         table[flag] = {"value": value, "origin": f"--no-{flag}" if text is False else f"--{flag}"}
     return table

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from flodl.cli.args.parameter import Parameter, format_value, has_empty_item
+from flodl.cli.args.parameter import Parameter, format_value, has_empty_item, split_list
 from flodl.cli.args.schema import Schema
 from flodl.cli.numbers import NumberRangeError, parse_float
 from flodl.core import environment
@@ -51,8 +52,12 @@ def check_variables(schema: Schema, tail: tuple[str, ...]) -> None:
 
 def _setting_problem(option: Parameter, setting: Setting) -> str:
     value = setting.value_for(option)
-    if isinstance(value, dict):  # it has its own text format
+    if setting.path == "ddp.speed_hint":  # it has its own text format
         return ""
+    if isinstance(value, dict):
+        return _dict_problem(option, value)
+    if option.is_tuple and not isinstance(value, bool):
+        return _tuple_problem(option, value)
     if isinstance(value, bool) and option.type != "bool" and not option.is_list:
         # An optional value may have a bare form that the schema does not mention.
         is_accepted = not value or setting.is_text or option.default is None
@@ -64,6 +69,24 @@ def _setting_problem(option: Parameter, setting: Setting) -> str:
     converted = convert(value, option) if isinstance(value, str) else value
     items = converted if isinstance(converted, list) else [converted]
     return next(filter(None, (_item_problem(option, item) for item in items)), "")
+
+
+def _dict_problem(option: Parameter, value: dict[str, Any]) -> str:
+    if not option.is_dict:
+        return (
+            f"--{option.long} takes one {option.type}, not a map. Its keys are {', '.join(value) or 'none'}."
+        )
+    problems = ((key, _item_problem(option, item)) for key, item in value.items())
+    return next((f"{key}: {problem}" for key, problem in problems if problem), "")
+
+
+def _tuple_problem(option: Parameter, value: Any) -> str:
+    items = split_list(value) if isinstance(value, str) else value if isinstance(value, list) else [value]
+    types = option.item_types
+    if len(items) != len(types):
+        return f"--{option.long} takes {len(types)} values ({option.metavar}), not {len(items)}."
+    pairs = zip(types, items)
+    return next(filter(None, (_item_problem(replace(option, type=t), item) for t, item in pairs)), "")
 
 
 def _empty_item_problem(option: Parameter, text: str) -> str:

@@ -32,6 +32,15 @@ def convert(value: Any, parameter: Parameter) -> Any:
     if parameter.is_list:
         item_type = replace(parameter, type=parameter.scalar)
         return [convert(item, item_type) for item in split_list(value)]
+    if parameter.is_tuple:
+        items = split_list(value)
+        if len(items) != len(parameter.item_types):
+            return value
+        return [convert(item, replace(parameter, type=t)) for item, t in zip(items, parameter.item_types)]
+    if parameter.is_dict:
+        item_type = replace(parameter, type=parameter.scalar)
+        pairs = [item.partition("=") for item in split_list(value)]
+        return {key.strip(): convert(text.strip(), item_type) for key, equals, text in pairs if equals}
     if parameter.type == "bool":
         return {"true": True, "false": False}.get(value, value)
     try:

@@ -8,7 +8,7 @@ import msgspec
 
 Scalar = bool | int | float | str
 Positive = Annotated[int, msgspec.Meta(ge=1)]
-Options = dict[str, Scalar | list[Scalar] | None] | None
+Options = dict[str, Scalar | list[Scalar] | dict[str, Any] | None] | None
 
 
 class SpeedHint(msgspec.Struct, forbid_unknown_fields=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -13,7 +13,7 @@ from flodl.core.errors import ManifestError
 from flodl.core.paths import suggestion
 
 from .document import Table, dotted, plain
-from .model import CommandModel, Options
+from .model import CommandModel, Options, Training
 from .render import flow
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -33,7 +33,15 @@ def decode(struct: type[S], table: Table, *, where: tuple[str, ...] = ()) -> S:
     """Convert a map to a struct. Raise for the first of the `problems_in` it."""
     for problem in _problems(struct, table, where):
         raise ManifestError(problem)
-    return msgspec.convert(plain(table), struct)
+    return msgspec.convert(_without_nested(plain(table)), struct)
+
+
+def _without_nested(values: dict[str, Any]) -> dict[str, Any]:
+    """Drop the maps in `training:`, which are options of the program."""
+    training = values.get("training")
+    if not isinstance(training, dict):
+        return values
+    return {**values, "training": {key: one for key, one in training.items() if not isinstance(one, dict)}}
 
 
 def problems_in(struct: type[msgspec.Struct], table: Table, *, where: tuple[str, ...] = ()) -> list[str]:
@@ -56,15 +64,23 @@ def _wrong_values(struct: type[msgspec.Struct], table: Table, where: tuple[str, 
             and not any(field.required for field in msgspec.structs.fields(inner))
         ):
             yield from _wrong_values(inner, node, (*where, key))
-        elif key in fields and isinstance(node, Table) and fields[key].type == Options:
+        elif isinstance(node, Table) and _has_options(struct, key, fields):
             yield from _wrong_options(node, (*where, key))
         elif key in fields and (problem := _wrong_value(struct, table, key, where)):
             yield problem
 
 
+def _has_options(struct: type[msgspec.Struct], key: str, fields: Mapping[str, Any]) -> bool:
+    """Return whether a map contains options of the program: `options:`, or a map in `training:`."""
+    return fields[key].type == Options if key in fields else struct is Training
+
+
 def _wrong_options(options: Table, where: tuple[str, ...]) -> Iterator[str]:
     """Report every option with an unsupported value. msgspec reports only the map that contains it."""
     for key, node in options.entries.items():
+        if isinstance(node, Table):  # a dict, or nested options
+            yield from _wrong_options(node, (*where, key))
+            continue
         try:
             msgspec.convert({key: plain(node)}, Options, strict=False)
         except msgspec.ValidationError:
@@ -128,6 +144,8 @@ def _expected_types(struct: type[msgspec.Struct], path: tuple[str, ...]) -> list
 def _unknown_keys(struct: type[msgspec.Struct], table: Table, where: tuple[str, ...]) -> Iterator[str]:
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
     for key, node in table.entries.items():
+        if key not in fields and struct is Training and isinstance(node, Table):
+            continue  # nested options, such as `optimizer: {lr: 0.1}`
         if key not in fields:
             hint = _hint(struct, key, fields)
             yield f"{node.origin}: {dotted((*where, key))}: unknown key. {hint}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flodl.cli.manifest.document import Leaf, Table, plain
+from flodl.cli.manifest.document import Leaf, Node, Table, plain
 from flodl.cli.manifest.loader import Manifest
 from flodl.core.errors import SetupError
 from flodl.core.files import read_limited, write_atomic
@@ -75,7 +75,7 @@ def define(
         found[PRESET] = Choices(PRESET, tuple(presets), "--presets")
     elif isinstance(listed, Leaf) and listed.value:
         found[PRESET] = Choices(PRESET, tuple(listed.value), listed.origin.relative_to(manifest.project))
-    for name, node in written.table("over").entries.items():
+    for name, node in _dimensions(written.table("over")):
         dimension = dimension_of(name, plain(node), node.origin.relative_to(manifest.project))
         found[dimension.name] = dimension
     for text in over:
@@ -89,6 +89,17 @@ def define(
         )
     space = tuple(found.values())
     return Definition(tuple(command), tuple(tail), space, _settings(manifest, written, space, given))
+
+
+def _dimensions(table: Table, prefix: str = "") -> Iterator[tuple[str, Node]]:
+    """Yield the options to sweep over by dotted name. A map is a range, or contains nested options."""
+    for key, node in table.entries.items():
+        if isinstance(node, Table) and any(
+            isinstance(one, Table) or isinstance(one.value, list) for one in node.entries.values()
+        ):
+            yield from _dimensions(node, f"{prefix}{key}.")
+        else:
+            yield prefix + key, node
 
 
 def _check_presets(manifest: Manifest, presets: Dimension | None) -> None:

@@ -25,7 +25,7 @@ def user_settings(config: Any, frame: FrameType | None) -> dict[str, Any]:
     """
     if config is not None:
         return given_settings(config)
-    published = {name.replace("-", "_") for name in resolved_config()}
+    published = {name.replace("-", "_").partition(".")[0] for name in resolved_config()}
     return {name: value for name, value in found_settings(frame).items() if name not in published}
 
 
