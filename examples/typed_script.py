@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> None:
 if __name__ == "__main__":
     # Without arguments, run a demonstration.
     shown = [[], ["--least", "3", "--scale", "1e-2"], ["--order", "alphabet", "a.txt", "b.txt"]]
-    shown.append(["--output.columns", "20,8", "--rename", "colour=color", "--rename", "grey=gray"])
+    shown.append(["--output.columns", "20,8", "--rename", "cats=cat", "--rename", "dogs=dog"])
     for words in [sys.argv[1:]] if sys.argv[1:] else shown:
         print(f"\n$ typed_script.py {' '.join(words)}")
         main(words)
