@@ -19,6 +19,7 @@
 | `COMP_CWORD`            | the position in it                                                              |
 | `XDG_CONFIG_HOME`       | the folder for user settings; default `~/.config`                               |
 | `APPDATA`               | the same on Windows                                                             |
+| `CUDA_HOME`             | the CUDA toolkit for `fdl libtorch build`                                       |
 | `SHELL`                 | the user's shell, for `fdl autocomplete`                                        |
 | `ZDOTDIR`               | the folder of the startup files of zsh; default `~`                             |
 | `PATH`                  | where commands are looked up                                                    |
@@ -155,6 +156,11 @@ def config_root_text() -> str | None:
 def app_data_text() -> str | None:
     """Return the folder that `APPDATA` names, or None if it is not set or empty."""
     return os.environ.get("APPDATA") or None
+
+
+def cuda_home_text() -> str | None:
+    """Return the folder that `CUDA_HOME` names, or None if it is not set or empty."""
+    return os.environ.get("CUDA_HOME") or None
 
 
 def shell_text() -> str:

@@ -46,7 +46,10 @@ def test_mixed_gpus_get_the_build_that_supports_most_and_a_note_for_the_rest():
     old, new = cuda("6.1", "old", 0), cuda("12.0", "new", 1)
     choice = choose(machine(old, new, driver="580.95.05"))
     assert choice.build.name == "cu130"
-    assert choice.notes == ("GPU 0, old (6.1), cannot be used: cu130 does not support it",)
+    assert choice.notes == (
+        "GPU 0, old (6.1), cannot be used: cu130 does not support it",
+        "a torch for all of these GPUs can be compiled: fdl libtorch build --wheel",
+    )
     assert choose(machine(old, old, new, driver="580.95.05")).build.name == "cu126"
 
 

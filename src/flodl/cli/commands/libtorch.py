@@ -1,4 +1,4 @@
-"""`fdl libtorch`: find, download and activate libtorch for CMake, tch and other C++ builds."""
+"""`fdl libtorch`: find, download, compile and activate libtorch for CMake, tch and other C++ builds."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from flodl.cli.machine.store import Store, cannot_write, find_store
 from flodl.cli.machine.terminal import confirm, line_printer
 from flodl.cli.options import CommandGroup, GivenPath, output_options
 from flodl.core.errors import SetupError
+
+from .libtorch_build import build as _build
 
 _CUDA = {build.cuda: build.name for build in builds.BUILDS if build.cuda}
 _FOLDERS = ("root", "include", "lib", "cmake")
@@ -149,9 +151,7 @@ def remove(variant: str | None, yes: bool, dry_run: bool) -> None:
             f"{variant} is part of a build of torch. To remove the build: fdl setup --remove {name}"
         )
     if not one.root.is_relative_to(store.root / "libtorch"):
-        raise SetupError(
-            f"{variant} ({one.root}) was not installed by `fdl libtorch download`, so it is not deleted."
-        )
+        raise SetupError(f"{variant} ({one.root}) was not installed by `fdl libtorch`, so it is not deleted.")
     if dry_run:
         line_printer()(f"Would delete {one.root}.")
         return
@@ -210,6 +210,9 @@ def download(
     if not no_activate:
         store.activate(variant, kind="libtorch")
     echo(f"libtorch is in {target}{'' if no_activate else ' and active'}.")
+
+
+command.add_command(_build)
 
 
 def _choose(cpu: bool, cuda: str | None, hardware: Hardware) -> tuple[builds.Build, str]:

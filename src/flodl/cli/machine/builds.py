@@ -141,9 +141,9 @@ def runs_on(capability: str, compiled_for: Iterable[str]) -> bool:
     >>> runs_on("8.9", ["8.0", "9.0"]), runs_on("6.1", ["5.0", "7.0"]), runs_on("12.1", ["9.0+PTX"])
     (True, False, True)
     """
-    wanted = _numbers(capability)
+    wanted = version_numbers(capability)
     for entry in compiled_for:
-        code = _numbers(entry.removesuffix("+PTX"))
+        code = version_numbers(entry.removesuffix("+PTX"))
         if code <= wanted and (code[0] == wanted[0] or entry.endswith("+PTX")):
             return True
     return False
@@ -169,6 +169,8 @@ def _choose_cuda(hardware: Hardware) -> Choice:
     capability = f" ({supported.capability})" if supported.capability else ""
     reason = f"{supported.name}{capability} with driver {driver or 'unknown'} runs {best.title}"
     notes = [_unsupported(gpu, best) for gpu in gpus if not supports(gpu, best)]
+    if notes:
+        notes.append("a torch for all of these GPUs can be compiled: fdl libtorch build --wheel")
     if best is not candidates[0] and candidates[0] not in current:
         newer = candidates[0]
         notes.append(f"{newer.name} requires driver {newer.driver[hardware.system]} or later")
@@ -203,8 +205,13 @@ def _unsupported(gpu: Gpu, build: Build) -> str:
 
 
 def _is_older(version: str | None, oldest: str) -> bool:
-    return version is not None and _numbers(version) < _numbers(oldest)
+    return version is not None and version_numbers(version) < version_numbers(oldest)
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def version_numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version, for comparisons.
+
+    >>> version_numbers("12.10") > version_numbers("12.9")
+    True
+    """
     return tuple(int(part) for part in re.findall(r"\d+", version)) or (0,)

@@ -1,7 +1,8 @@
 """Find libtorch in a torch wheel or an unpacked archive; its folders, facts and environment variables.
 
 Variants: `python` is in the torch of the running Python, `torch/<build>` in a build that `fdl setup`
-installed, `precompiled/<name>` in an archive that `fdl libtorch download` unpacked. A path means that folder.
+installed, `precompiled/<name>` in an archive that `fdl libtorch download` unpacked, `builds/<name>` is what
+`fdl libtorch build` compiled. A path means that folder.
 """
 
 from __future__ import annotations

@@ -22,6 +22,15 @@ PIP_FLAGS = ("--no-input", "--disable-pip-version-check")
 # (pattern in the output of pip, cause and what to do). The first match explains the failure.
 _CAUSES = (
     (
+        r"Could not resolve host|unable to access '",
+        "the repository of torch cannot be reached. Check network and proxy, or pass a checkout with "
+        "--source DIR",
+    ),
+    (
+        r"Killed signal|signal 9|out of memory|cannot allocate memory",
+        "there was not enough memory. Run the command again with fewer --jobs; finished files are kept",
+    ),
+    (
         r"No space left|Errno 28|disk quota",
         "the disk is full. Free some space, or set FLODL_HOME to a folder on a different disk",
     ),
@@ -75,17 +84,32 @@ class Sources:
         return tuple(found)
 
 
-def run(step: Step, log: Path, echo: Callable[[str], None]) -> None:
+def download_progress(line: str) -> str:
+    """Return what to print for a line of pip's output: downloads only."""
+    words = line.split()
+    is_shown = words[1:] and words[0] in ("Downloading", "Processing")
+    return f"    {' '.join(words[:4])}" if is_shown else ""
+
+
+def run(
+    step: Step,
+    log: Path,
+    echo: Callable[[str], None],
+    *,
+    progress: Callable[[str], str] = download_progress,
+) -> None:
     """Run one step: write its output to the log and its progress to `echo`, and raise if it fails."""
     echo(step.title)
     with log.open("a", encoding="utf-8") as file:
         file.write(f"$ {shlex.join(step.command)}\n")
-    code = _run_and_log(step.command, log, echo)
+    code = _run_and_log(step.command, log, echo, progress)
     if code:
         raise SetupError(f"{step.title}: failed with code {code}.\n{_explanation(log)}\nFull log: {log}")
 
 
-def _run_and_log(command: Sequence[str], log: Path, echo: Callable[[str], None]) -> int:
+def _run_and_log(
+    command: Sequence[str], log: Path, echo: Callable[[str], None], progress: Callable[[str], str]
+) -> int:
     if command[1:2] == ("-m",):  # not from the working directory
         command = [command[0], "-P", *command[1:]]
     if sys.stderr.isatty() and "pip" in command:
@@ -96,9 +120,8 @@ def _run_and_log(command: Sequence[str], log: Path, echo: Callable[[str], None])
         try:
             for line in child.stdout or ():
                 file.write(line)
-                words = line.split()
-                if words[1:] and words[0] in ("Downloading", "Processing"):
-                    echo(f"    {' '.join(words[:4])}")
+                if shown := progress(line):
+                    echo(shown)
             return child.wait()
         finally:
             child.kill()  # still running only after an interrupt
