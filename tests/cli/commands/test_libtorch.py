@@ -226,7 +226,7 @@ def test_an_archive_is_removed_only_with_yes(home, tmp_path, capsys):
 
 def test_the_torch_of_a_python_is_never_removed(home, capsys):
     assert run("remove", "python", "--yes") == 1
-    assert "was not installed by `fdl libtorch download`, so it is not deleted" in capsys.readouterr().err
+    assert "was not installed by `fdl libtorch`, so it is not deleted" in capsys.readouterr().err
 
 
 def test_the_libtorch_of_a_build_is_removed_by_setup(home, capsys):
