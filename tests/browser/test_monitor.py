@@ -242,7 +242,7 @@ def test_several_runs_are_compared_on_one_page(visit: Any, tmp_path: Path) -> No
     with Server(followed.runs, port=0) as server:
         seen = visit(server.url)
         page = seen.page
-        assert page.locator("#runs-table tbody td:first-child").all_text_contents() == [" slow", " fast"]
+        assert page.locator("#runs-table tbody td:first-child").all_text_contents() == ["slow", "fast"]
         assert page.locator("#legend h3").all_text_contents() == ["train.loss", "val.loss"]
         assert seen.visible() == ["slow", "fast"]
         assert page.locator("#config-table tbody td").all_text_contents() == ["lr", "0.1", "0.2"]
@@ -390,11 +390,11 @@ def test_of_many_metrics_only_the_important_ones_are_shown_first(visit: Any, tmp
     assert len(seen.visible()) == 102
 
 
-def test_a_comparison_starts_with_a_shared_metric_and_shows_its_name(visit: Any, tmp_path: Path) -> None:
+def test_a_comparison_starts_with_a_metric_of_all_runs_and_shows_its_name(visit: Any, tmp_path: Path) -> None:
     for name, own in (("one", "a.loss"), ("two", "b.loss")):
         with Monitor(2, tmp_path / name, name=name, console=False, resources=False) as monitor:
             for epoch in range(2):
-                monitor.log(epoch, {own: 1.0, "val.accuracy": 0.5, "z.loss": 0.5}, duration=1.0)
+                monitor.log(epoch, {own: 1.0, f"val.{own}": 0.5, "z.loss": 0.5}, duration=1.0)
     page = visit(save_html(tmp_path / "both.html", [tmp_path / "one", tmp_path / "two"]).as_uri())
     assert page.visible() == ["one", "two"]
     assert page.page.locator("#shown-name").text_content() == "z.loss"

@@ -170,7 +170,7 @@ def test_runs_with_the_same_name_are_distinguished(visit: Any, tmp_path: Path) -
     cell = "#runs-table tbody td:first-child"
     with Server(FollowedRuns(folders).runs, port=0) as server:
         seen = visit(server.url)
-        assert seen.page.locator(cell).all_text_contents() == [" gA/s0", " gB/s0"]
+        assert seen.page.locator(cell).all_text_contents() == ["gA/s0", "gB/s0"]
         assert seen.page.locator("#legend .label").all_text_contents() == ["gA/s0", "gB/s0"]
         assert seen.page.title() == "gA/s0 · gB/s0"
     page = visit(save_html(tmp_path / "both.html", folders).as_uri()).page

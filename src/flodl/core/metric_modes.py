@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Literal
 
 Mode = Literal["min", "max"]
@@ -45,6 +46,23 @@ def known_mode(name: str) -> Mode | None:
             is_max = (alone == "max") is not bool(words & others)
             return "max" if is_max else "min"
     return "max" if any(map(_WORDS_WHERE_HIGHER_IS_BETTER.fullmatch, words)) else None
+
+
+def main_metric(names: Iterable[str]) -> str | None:
+    """Return the metric to judge runs by: one of the evaluation, then one where higher is better.
+
+    >>> [main_metric(names) for names in (["loss", "eval_loss", "eval_accuracy"], ["lr", "loss"], [])]
+    ['eval_accuracy', 'loss', None]
+    """
+    listed = list(names)
+    known = [name for name in listed if known_mode(name) is not None]
+
+    def rank(name: str) -> tuple[bool, bool, bool]:
+        words = name.lower().replace("/", "_").replace(".", "_").split("_")
+        is_evaluation = bool({"eval", "val", "valid", "validation", "test"} & set(words))
+        return (not is_evaluation, mode_of_metric(name) == "min", name != "loss")
+
+    return min(known, key=rank) if known else next(iter(listed), None)
 
 
 def guess_note(what: str, metric: str, mode: Mode | None) -> str:

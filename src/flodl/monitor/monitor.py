@@ -120,7 +120,11 @@ class Monitor:
         self._journal.subscribe(self._check_step_metrics)
         self._sources = recorder.start_sources(self.emit, resources=resources, rank=rank)
         data = recorder.run_start_data(
-            name or recorder.default_name(run_dir), self.total_epochs, config or {}, origins or {}
+            name or recorder.default_name(run_dir),
+            self.total_epochs,
+            config or {},
+            origins or {},
+            run_dir=run_dir,
         )
         self.emit(Event("run_start", data, rank=rank))
         atexit.register(self._finish_at_exit)

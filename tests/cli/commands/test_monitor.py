@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from flodl.cli.commands.monitor import command
 from flodl.core import MonitorError
-from flodl.monitor import Event, Journal
+from flodl.monitor import Event, Journal, Monitor
 
 
 @pytest.fixture
@@ -39,10 +39,80 @@ def test_files_are_written_from_the_journal(run, tmp_path):
     assert "epoch 2/2  loss=0.2500" in (tmp_path / "a.log").read_text()
 
 
-def test_epochs_are_printed_as_json(run):
-    (epochs,) = json.loads(invoke(run, "--json").output).values()
-    assert invoke(run, "--json", "-").output == invoke(run, "--json").output
-    assert [epoch["metrics"] for epoch in epochs] == [{"loss": 0.5}, {"loss": 0.25}]
+def printed(*words):
+    """Return what `--json` prints: the names of the settings that differ, and the runs by name."""
+    found = json.loads(invoke(*words, "--json").stdout)
+    return found, {run["name"]: run for run in found["runs"]}
+
+
+def test_a_run_is_printed_as_json_with_its_epochs_and_its_best_and_last_values(run):
+    found, runs = printed(run)
+    assert invoke(run, "--json", "-").output.count('"history"') == 1
+    assert (found["metric"], found["differing"]) == ("loss", [])
+    assert runs["reader"]["metrics"]["loss"] == {"mode": "min", "best": 0.25, "epoch": 2, "last": 0.25}
+    assert [epoch["metrics"] for epoch in runs["reader"]["history"]] == [{"loss": 0.5}, {"loss": 0.25}]
+
+
+def write_runs(folder, *rates):
+    for number, rate in enumerate(rates, start=1):
+        config = {"lr": rate, "seed": 0}
+        with Monitor(1, folder / f"{number:03d}", console=False, resources=False, config=config) as monitor:
+            monitor.log(0, {"loss": 1.0 / number, "accuracy": float("nan")}, duration=1.0)
+
+
+def test_several_runs_are_printed_as_json_with_the_names_of_the_settings_that_differ(tmp_path):
+    write_runs(tmp_path, 0.1, 0.2)
+    found, runs = printed(tmp_path / "001", tmp_path / "002")
+    assert found["differing"] == ["lr"]
+    assert runs["002"]["settings"] == {"lr": 0.2, "seed": 0}
+    assert runs["002"]["folder"] == str(tmp_path / "002")
+    assert runs["001"]["metrics"]["accuracy"]["best"] is None
+    assert runs["001"]["metrics"]["accuracy"]["not_finite"] == {"last": "nan"}
+
+
+def test_a_folder_of_runs_stands_for_its_runs(tmp_path):
+    write_runs(tmp_path / "group" / "inner", 0.1, 0.2, 0.3)
+    found, runs = printed(tmp_path)
+    assert (list(runs), found["differing"]) == (["001", "002", "003"], ["lr"])
+
+
+def test_a_run_folder_that_was_renamed_appears_under_its_new_name(tmp_path):
+    write_runs(tmp_path, 0.1, 0.2)
+    (tmp_path / "001").rename(tmp_path / "best")
+    _found, runs = printed(tmp_path)
+    assert list(runs) == ["002", "best"]
+
+
+def test_the_runs_of_a_sweep_are_compared_by_its_metric_and_its_settings(tmp_path):
+    write_runs(tmp_path, 0.1, 0.2)
+    sweep = {"version": 1, "over": [{"name": "lr"}], "metric": "accuracy", "mode": "min"}
+    (tmp_path / "sweep.json").write_text(json.dumps(sweep))
+    found, runs = printed(tmp_path)
+    assert found["metric"] == "accuracy"
+    assert runs["001"]["metrics"]["accuracy"]["mode"] == "min"
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"version": 1, "over": 7}', '{"version": 1, "over": [1]}'])
+def test_a_damaged_definition_of_a_sweep_does_not_hide_its_runs(tmp_path, content):
+    write_runs(tmp_path, 0.1)
+    (tmp_path / "sweep.json").write_text(content)
+    found, runs = printed(tmp_path)
+    assert (found["metric"], list(runs)) == ("accuracy", ["001"])
+
+
+def test_a_sweep_without_runs_has_nothing_to_archive(tmp_path):
+    (tmp_path / "sweep.json").write_text('{"version": 1, "over": [{"name": "lr"}]}')
+    assert printed(tmp_path)[0]["runs"] == []
+    with pytest.raises(MonitorError, match="no run has started yet in"):
+        invoke(tmp_path, "--html", tmp_path / "a.html")
+
+
+def test_a_damaged_run_in_a_folder_is_left_out_with_a_note(tmp_path):
+    write_runs(tmp_path, 0.1, 0.2)
+    (tmp_path / "002/journal.jsonl").write_bytes(b"\x00garbage\n" * 20)
+    done = invoke(tmp_path, "--json")
+    assert [run["name"] for run in json.loads(done.stdout)["runs"]] == ["001"]
+    assert "left out: " in done.stderr
 
 
 def test_a_missing_run_is_an_error(tmp_path):
@@ -73,8 +143,8 @@ def test_damaged_lines_are_counted(run):
     path.write_bytes(lines[0] + b"\x00\x00\n" + lines[1] + b'{"id":9,"ki\n' + lines[2])
     done = invoke(run, "--json")
     assert done.stderr == f"{path}: skipped 2 damaged lines (lines 2, 4).\n"
-    (epochs,) = json.loads(done.stdout).values()
-    assert len(epochs) == 2
+    (found,) = json.loads(done.stdout)["runs"]
+    assert len(found["history"]) == 2
 
 
 def test_a_dash_means_standard_output(run, tmp_path, monkeypatch):
@@ -124,13 +194,15 @@ def test_the_page_is_served_until_interrupted_without_importing_torch(run):
     process.stdout.close()
 
 
-def test_a_folder_of_runs_names_some_of_them(run):
-    for number in range(4):
-        with Journal.open(run / f"run-{number}"):
-            pass
-    (run / "journal.jsonl").unlink()
-    with pytest.raises(MonitorError, match=r"run-0, .*run-1, .*run-2 and 1 more have one: pass one of them"):
-        invoke(run)
+def test_a_folder_without_runs_is_an_error(tmp_path):
+    (tmp_path / "notes").mkdir()
+    with pytest.raises(MonitorError, match=r"has no journal. Pass the folder of a run"):
+        invoke(tmp_path)
+
+
+def test_exports_of_one_run_reject_a_folder_of_runs(tmp_path):
+    write_runs(tmp_path, 0.1)
+    assert "take one run" in invoke(tmp_path, "--csv", "-").output
 
 
 def test_a_run_that_was_trained_without_a_monitor_says_what_is_missing(tmp_path):

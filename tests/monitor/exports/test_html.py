@@ -28,7 +28,7 @@ def embedded(text):
 
 
 def test_an_archive_contains_the_complete_run(tmp_path):
-    (state,) = embedded(archive([write_run(tmp_path)]))
+    (state,) = embedded(archive([write_run(tmp_path)]))["states"]
     assert state["status"]["state"] == "finished"
     assert [record["metrics"]["loss"] for record in state["history"]] == [1.0, 0.5, 1.0 / 3]
 
@@ -60,4 +60,4 @@ def test_an_archive_can_contain_several_runs(tmp_path):
     path = save_html(
         tmp_path / "both.html", [write_run(tmp_path / "a", "first"), write_run(tmp_path / "b", "second")]
     )
-    assert [state["status"]["name"] for state in embedded(path.read_text())] == ["first", "second"]
+    assert [state["status"]["name"] for state in embedded(path.read_text())["states"]] == ["first", "second"]

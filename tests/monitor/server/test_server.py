@@ -33,7 +33,7 @@ def test_every_panel_has_a_json_endpoint(monitor, client):
     assert state["metrics"]["loss"] == {"x": [0, 1], "y": [1.0, None], "not_finite": {"nan": [1]}}
     assert state["status"]["state"] == "running"
     assert client.json("/api/points?from=1&to=1")["loss"]["x"] == [0, 1]
-    assert len(client.json("/api/runs")) == 1
+    assert len(client.json("/api/runs")["runs"]) == 1
 
 
 def test_a_number_that_is_not_finite_is_null_with_its_name_in_not_finite(monitor, client):

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import webbrowser
 from pathlib import Path
 
 import click
 
+from flodl.cli.given_runs import GivenRuns, find_given_runs, report_damage
 from flodl.cli.options import GivenPath, output_options
+from flodl.core.errors import MonitorError
 
 _FILE = GivenPath(dir_okay=False)
 _TEXT_FILE = GivenPath(dir_okay=False, allow_dash=True)
 _STANDARD_OUTPUT = Path("-")
-# Larger journals are opened by their index only: checking every line would take too long.
-_MAX_CHECKED_BYTES = 200_000_000
 
 
 @click.command("monitor")
@@ -32,7 +33,12 @@ _MAX_CHECKED_BYTES = 200_000_000
     type=_FILE,
     help="Write the timeline of several ranks as an .svg picture or an .html page, and exit.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the epochs as JSON, and exit.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the runs with their settings, best and last values and epochs as JSON, and exit.",
+)
 @click.option("--port", default=3000, show_default=True, help="The port, or the next free one.")
 @click.option(
     "--host",
@@ -57,24 +63,30 @@ def command(
 ) -> None:
     """Show the dashboard of a run that is training, has finished or was killed.
 
-    RUNS are run folders, each with a journal.jsonl. Several runs are shown next to each other. Nothing of the
-    project is executed.
+    RUNS are run folders, each with a journal.jsonl, or folders of runs, such as that of a sweep. Several runs
+    are compared. Nothing of the project is executed.
     """
     if as_json:  # `--json -` means standard output, as it does for a table
         runs = tuple(run for run in runs if run != _STANDARD_OUTPUT) or runs
-    if (csv or log_file or rank_timeline) and len(runs) > 1:
+    given = find_given_runs(runs)
+    if (csv or log_file or rank_timeline) and given.is_comparison:
         raise click.UsageError(
             "--csv, --log and --ranks take one run. Pass one run, or use --html to compare several."
         )
-    _check_journals(runs)
+    if not (html or csv or log_file or rank_timeline or as_json):
+        _serve(given, port=port, host=host, token=token, open_browser=open_browser)
+        return
+    report_damage(given.runs)
+    if html and not given.runs:
+        raise MonitorError(f"no run has started yet in {given.folders[0]}. Try again when one has.")
     if html:
         from flodl.monitor.exports import save_html
 
-        click.echo(f"written to {save_html(html, runs)}")
+        click.echo(f"written to {save_html(html, given.runs, focus=given.focus)}")
     if rank_timeline:
         from flodl.monitor.exports import save_rank_timeline
 
-        click.echo(f"written to {save_rank_timeline(rank_timeline, runs[0])}")
+        click.echo(f"written to {save_rank_timeline(rank_timeline, given.runs[0])}")
     if csv or log_file:
         from flodl.monitor import exports
 
@@ -83,38 +95,20 @@ def command(
             (log_file, exports.log_text, exports.write_log),
         ):
             if path == _STANDARD_OUTPUT:
-                click.echo(text(runs[0]), nl=False)
+                click.echo(text(given.runs[0]), nl=False)
             elif path:
-                click.echo(f"written to {write(path, runs[0])}")
+                click.echo(f"written to {write(path, given.runs[0])}")
     if as_json:
-        from flodl.monitor.journal import dumps
-        from flodl.monitor.snapshot import snapshot
+        from flodl.monitor.exports import comparison_json
 
-        click.echo(dumps({str(run): snapshot(run, max_points=2)["history"] for run in runs}))
-    if not (html or csv or log_file or rank_timeline or as_json):
-        _serve(runs, port=port, host=host, token=token, open_browser=open_browser)
+        click.echo(comparison_json(given.runs, focus=given.focus))
 
 
-def _check_journals(runs: tuple[Path, ...]) -> None:
-    """Raise if a file is not a journal, and warn about damaged lines.
-
-    Otherwise it would look like a run that has not started, or like a shorter one.
-    """
-    from flodl.monitor.journal import damaged_lines, describe_damage, journal_file, read
-
-    for file in map(journal_file, runs):
-        next(read(file), None)
-        if file.stat().st_size > _MAX_CHECKED_BYTES:
-            continue
-        if damaged := damaged_lines(file):
-            click.echo(f"{file}: skipped {describe_damage(file, damaged)}.", err=True)
-
-
-def _serve(runs: tuple[Path, ...], *, port: int, host: str, token: str | None, open_browser: bool) -> None:
+def _serve(given: GivenRuns, *, port: int, host: str, token: str | None, open_browser: bool) -> None:
     from flodl.monitor.server import FollowedRuns, Server
 
-    followed = FollowedRuns(runs)
-    poll = followed.poll if len(runs) == 1 else None
+    followed = FollowedRuns(given.single, folders=given.folders, focus=given.focus)
+    poll = None if followed.runs.is_comparison else followed.poll
     with Server(
         followed.runs, last_id=followed.last_id, poll=poll, host=host, port=port, token=token
     ) as server:
@@ -122,5 +116,7 @@ def _serve(runs: tuple[Path, ...], *, port: int, host: str, token: str | None, o
         click.echo(f"{server.url}{taken}\nPress Ctrl-C to stop.")
         if open_browser:
             webbrowser.open(server.url)
+        # Checking every line of many runs takes longer than opening them.
+        threading.Thread(target=report_damage, args=(given.runs,), daemon=True).start()
         with contextlib.suppress(KeyboardInterrupt):  # the usual way to stop
             server.wait()

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from flodl.core.errors import FlodlError, SetupError
 from flodl.core.files import read_limited, write_atomic
-from flodl.core.metric_modes import Mode, known_mode, mode_of_metric
+from flodl.core.metric_modes import Mode, known_mode, main_metric
 
 from .observation import Observation
 
@@ -110,17 +110,10 @@ def choose_metric(outcomes: list[Outcome]) -> tuple[str, str]:
 
     A metric of the evaluation comes first, then one that is better when it is higher, then the loss.
     """
-    names = list(dict.fromkeys(name for outcome in outcomes for name in outcome.metrics))
-    known = [name for name in names if known_mode(name) is not None]
-    if not known:
-        return (names[0], "the first metric") if names else ("", "")
-
-    def rank(name: str) -> tuple[bool, bool, bool]:
-        words = name.lower().replace("/", "_").replace(".", "_").split("_")
-        is_evaluation = bool({"eval", "val", "valid", "validation", "test"} & set(words))
-        return (not is_evaluation, mode_of_metric(name) == "min", name != "loss")
-
-    return min(known, key=rank), "by its name"
+    found = main_metric(dict.fromkeys(name for outcome in outcomes for name in outcome.metrics))
+    if found is None:
+        return "", ""
+    return found, "the first metric" if known_mode(found) is None else "by its name"
 
 
 def observations(outcomes: list[Outcome], metric: str) -> list[Observation]:

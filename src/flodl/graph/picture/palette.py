@@ -51,7 +51,7 @@ def _look(light: str, dark: str) -> Look:
     return Look(Colors(*light.split()), Colors(*dark.split()))
 
 
-PAGE = _look("#ffffff #e2e8f0 #1e293b", "#0f172a #1e293b #e5eaf2")
+PAGE = _look("#ffffff #e2e8f0 #1e293b", "#161b22 #2a313c #e5eaf2")
 MUTED = Ink("#5b6b80", "#9aa8bc")
 TAG = Ink("#1d4ed8", "#7cb0ff")
 HEAT_MUTED = Ink("#3a4656", "#dde4ee")
@@ -67,11 +67,11 @@ FAMILIES: dict[Family, Look] = {
     "merge": _look("#eef2f7 #8fa0b6 #1e293b", "#283548 #6d7f97 #e5eaf2"),
     "route": _look("#e6fbfa #45c4bd #1e293b", "#08332f #16a39a #e5eaf2"),
     "state": _look("#fef6d3 #e0a11b #1e293b", "#3a2d07 #d59a1c #e5eaf2"),
-    "port": _look("#64748b #64748b #ffffff", "#94a3b8 #94a3b8 #0f172a"),
+    "port": _look("#64748b #64748b #ffffff", "#94a3b8 #94a3b8 #161b22"),
 }
 
 CLUSTERS: dict[ClusterKind, Look] = {
-    "graph": _look("#f7f9fc #c3cedd #334155", "#141f35 #3b4b66 #cbd5e1"),
+    "graph": _look("#f7f9fc #c3cedd #334155", "#1c232d #3b4654 #cbd5e1"),
     "loop": _look("#faf6ff #cfaef5 #7028b8", "#1d1638 #6f41ab #d3b5fb"),
     "gate": _look("#f2fcfb #79d4cc #0c726b", "#0b2529 #1b7770 #7fe3da"),
     "switch": _look("#f2fcfb #79d4cc #0c726b", "#0b2529 #1b7770 #7fe3da"),

@@ -10,11 +10,12 @@ import gzip
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from flodl.core.pages import Page
 
-from ..journal import dumps
-from ..snapshot import Run, graph_svg, snapshot
+from ..journal import Reader, dumps
+from ..snapshot import Focus, Run, compare, graph_svg, snapshot, summary
 from .files import write_export
 
 _SCRIPTS = (
@@ -22,6 +23,7 @@ _SCRIPTS = (
     "lines",
     "store",
     "touch",
+    "axes",
     "chart",
     "legend",
     "header",
@@ -34,6 +36,10 @@ _SCRIPTS = (
     "lanes",
     "rank_work",
     "compare",
+    "runs_table",
+    "run_filter",
+    "parallel",
+    "compare_page",
     "layout",
     "connection",
     "page",
@@ -47,6 +53,8 @@ PAGE = Page(
 )
 _OWN_SERVER = "'self'"
 _MAX_POINTS = 8000
+_MAX_TOTAL_POINTS, _MIN_POINTS = 48_000, 200
+_MAX_TITLES = 4
 
 
 def live_page() -> tuple[bytes, str]:
@@ -55,13 +63,31 @@ def live_page() -> tuple[bytes, str]:
     return text.encode(), f"{PAGE.policy(_OWN_SERVER)}; frame-ancestors 'none'"
 
 
-def archive(runs: Sequence[Run], *, max_points: int = _MAX_POINTS) -> str:
-    """Return a page that contains all of its data; it opens from disk, without a server or a network."""
-    states = [{**snapshot(run, max_points=max_points), "svg": graph_svg(run)} for run in runs]
-    data = base64.b64encode(gzip.compress(dumps(states), 6, mtime=0)).decode()
-    return PAGE.text(title=" · ".join(str(state["status"]["name"]) for state in states), data=data)
+def archive(runs: Sequence[Run], *, max_points: int = _MAX_POINTS, focus: Focus | None = None) -> str:
+    """Return a page that contains all of its data; it opens from disk, without a server or a network.
+
+    The points of many runs are reduced, so that the file stays small.
+    """
+    max_points = max(min(max_points, _MAX_TOTAL_POINTS // max(len(runs), 1)), _MIN_POINTS)
+    readers = [Reader.of(run) for run in runs]
+    states = [
+        {**snapshot(reader, max_points=max_points), "svg": graph_svg(reader), "run": number}
+        for number, reader in enumerate(readers)
+    ]
+    contents: dict[str, Any] = {"states": states}
+    if len(runs) > 1:
+        compared = compare([summary(reader, modes=(focus or Focus()).modes) for reader in readers], focus)
+        for number, run in enumerate(compared["runs"]):
+            run |= {"run": number, "folder": ""}
+        contents["comparison"] = compared
+    data = base64.b64encode(gzip.compress(dumps(contents), 6, mtime=0)).decode()
+    return PAGE.text(title=_title([str(state["status"]["name"]) for state in states]), data=data)
 
 
-def save_html(path: str | os.PathLike[str], runs: Sequence[Run]) -> Path:
+def _title(names: Sequence[str]) -> str:
+    return " · ".join(names) if len(names) <= _MAX_TITLES else f"{len(names)} runs"
+
+
+def save_html(path: str | os.PathLike[str], runs: Sequence[Run], *, focus: Focus | None = None) -> Path:
     """Write the archive of one run, or of several runs for comparison."""
-    return write_export(path, archive(runs))
+    return write_export(path, archive(runs, focus=focus))

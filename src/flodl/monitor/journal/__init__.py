@@ -1,6 +1,7 @@
 """The journal: every event of a run in one append-only file; console, page and exports are views of it."""
 
 from .codec import FILE, Entry, decode, dumps, encode
+from .folders import find_runs
 from .lines import Line, damaged_lines, describe_damage, read_lines
 from .reader import Reader, Table, journal_file, read
 from .writer import Journal
@@ -17,6 +18,7 @@ __all__ = [
     "describe_damage",
     "dumps",
     "encode",
+    "find_runs",
     "journal_file",
     "read",
     "read_lines",

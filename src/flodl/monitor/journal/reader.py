@@ -111,6 +111,7 @@ class Reader:
                 self._tail.append(line.entry)
         self._tail += pending
         self.last_id = self._tail[-1].id if self._tail else mark.last_id
+        self._known_lines: np.ndarray[Any, Any] | None = None
 
     @classmethod
     def of(cls, run: str | os.PathLike[str] | Reader) -> Reader:
@@ -131,7 +132,8 @@ class Reader:
         found: list[Entry] = []
         if len(lines := self._lines()):
             codes = [code for code, kind in enumerate(KINDS) if kind in kinds]
-            lines = lines[np.isin(lines[:, 3], codes)]
+            # Many times as fast as `isin` for the few lines of most journals.
+            lines = lines[(lines[:, 3, None] == np.array(codes)).any(axis=1)]
             if most is not None and len(lines) > most:
                 lines = lines[np.linspace(0, len(lines) - 1, most).round().astype(int)]
             found = self._read_lines(lines[-last:] if last is not None else lines)
@@ -181,11 +183,13 @@ class Reader:
         """Return the number, offset, length and kind of each line that is not stored in a table."""
         import numpy as np
 
-        path = self._folder / index.LINES
-        if not path.is_file():
-            return np.zeros((0, 4), "<i8")
-        lines = np.fromfile(path, "<i8", count=path.stat().st_size // 32 * 4).reshape(-1, 4)
-        return np.asarray(lines[lines[:, 0] <= self._mark.last_id])
+        if self._known_lines is None:
+            path = self._folder / index.LINES
+            if not path.is_file():
+                return np.zeros((0, 4), "<i8")
+            lines = np.fromfile(path, "<i8", count=path.stat().st_size // 32 * 4).reshape(-1, 4)
+            self._known_lines = np.asarray(lines[lines[:, 0] <= self._mark.last_id])
+        return self._known_lines
 
     def _read_lines(self, lines: np.ndarray[Any, Any]) -> list[Entry]:
         found = []

@@ -11,6 +11,7 @@ _MAX_NUMBER = 2**53
 _TYPES: dict[str, dict[str, type | tuple[type, ...]]] = {
     "run_start": {
         "name": str,
+        "folder": str,
         "total_epochs": int,
         "config": list,
         "versions": dict,

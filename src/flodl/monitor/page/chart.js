@@ -26,7 +26,7 @@ class LineChart {
   show(lines) {
     const same = this.plot && lines.length === this.lines.length && lines.every(({ key }, at) => key === this.lines[at].key);
     this.lines = lines;
-    if (!same) {
+    if (!same || this.hasOtherAxes()) {
       this.build();
       return;
     }
@@ -52,6 +52,7 @@ class LineChart {
       return;
     }
     this.columns = this.makeColumns();
+    this.axes = this.assignAxes();
     this.plot = new uPlot(this.plotOptions(), this.columns, this.host);
     if (this.window) this.plot.setScale("x", { min: this.window[0], max: this.window[1] });
   }
@@ -70,6 +71,21 @@ class LineChart {
     if (!line.full && x.length === xs.length) return own;
     const smooth = interpolate(x, own, xs);
     return values.map((value, at) => (value === null || value === undefined ? value : smooth[at]));
+  }
+
+  // The axes of the visible lines, from left to right; lines of different magnitude have different axes.
+  assignAxes() {
+    if (!this.options.maxAxes) return [[]];
+    return splitByMagnitude(this.lines.filter((line) => this.isVisible(line)), { log: this.log, maxAxes: this.options.maxAxes() });
+  }
+
+  hasOtherAxes() {
+    const names = (axes) => JSON.stringify(axes);
+    return this.options.maxAxes !== undefined && names(this.assignAxes()) !== names(this.axes);
+  }
+
+  scaleOf(line) {
+    return SCALES[Math.max((this.axes ?? []).findIndex((names) => names.includes(line.name)), 0)];
   }
 
   isVisible(line) {
@@ -91,12 +107,9 @@ class LineChart {
       cursor: { drag: { x: true, y: false, dist: 5 }, points: { size: 7 }, dataIdx: (plot, series, at) => this.nearestValue(series, at) },
       scales: {
         x: { time: false, range: (plot, low, high) => (low === high ? [low - 0.5, high + 0.5] : [low, high]) },
-        y: this.options.yRange ? { range: this.options.yRange } : valueScale(this.log),
+        ...Object.fromEntries(this.axes.map((_, at) => [SCALES[at], this.options.yRange ? { range: this.options.yRange } : valueScale(this.log)])),
       },
-      axes: [
-        { ...shared, size: 30, ...this.options.xAxis },
-        { ...shared, size: (plot, values) => this.axisWidth(plot, values), values: (plot, ticks) => ticks.map((tick) => (tick === null ? "" : (this.options.yTick ?? formatTick)(tick))) },
-      ],
+      axes: [{ ...shared, size: 30, ...this.options.xAxis }, ...this.axes.map((names, at) => this.valueAxis(names, at, shared))],
       series: [{}, ...this.lines.flatMap((line) => this.strokes(line))],
       hooks: {
         setCursor: [() => this.read()],
@@ -106,6 +119,16 @@ class LineChart {
     };
   }
 
+  valueAxis(names, at, shared) {
+    const values = (plot, ticks) => ticks.map((tick) => (tick === null ? "" : (this.options.yTick ?? formatTick)(tick)));
+    const label = this.axes.length > 1 ? { label: listNames(names), labelSize: 20, labelGap: 2, labelFont: drawnFont(12) } : {};
+    const side = at ? { side: 1, grid: { show: false } } : {};
+    const own = this.lines.filter((line) => this.isVisible(line) && names.includes(line.name));
+    // The axis of a single line has its color.
+    if (this.axes.length > 1 && own.length === 1) side.stroke = drawnColor(this.host, own[0].color);
+    return { ...shared, ...label, ...side, scale: SCALES[at], size: (plot, ticks) => this.axisWidth(plot, ticks), values };
+  }
+
   axisWidth(plot, values) {
     const longest = Math.max(...(values ?? [""]).map((value) => value.length));
     return Math.max(44, 18 + 7 * longest);
@@ -113,7 +136,7 @@ class LineChart {
 
   strokes(line) {
     const color = drawnColor(this.host, line.color);
-    const shared = { stroke: color, dash: line.dash, show: this.isVisible(line), spanGaps: false, points: { size: 5, fill: color, width: 0, show: (plot, series) => this.isSparse(series) } };
+    const shared = { stroke: color, scale: this.scaleOf(line), dash: line.dash, show: this.isVisible(line), spanGaps: false, points: { size: 5, fill: color, width: 0, show: (plot, series) => this.isSparse(series) } };
     const faint = { ...shared, width: 1, alpha: 0.28, points: { show: false } };
     const strong = { ...shared, width: 1.75 };
     return this.smoothing ? [faint, strong] : [strong, { ...shared, show: false }];
@@ -138,6 +161,10 @@ class LineChart {
   setVisible(hidden) {
     this.hidden = hidden;
     if (!this.plot) return;
+    if (this.hasOtherAxes()) {
+      this.build();
+      return;
+    }
     this.plot.batch(() => {
       this.lines.forEach((line, at) => {
         this.plot.setSeries(1 + 2 * at, { show: this.isVisible(line) });
@@ -262,7 +289,7 @@ class LineChart {
       const column = this.smooth[number];
       const smooth = column ? column[this.nearestValue(2 + 2 * number, nearestIndex(this.columns[0], line.x[at]))] : null;
       const value = smooth ?? raw;
-      const height = typeof value === "number" ? this.plot.valToPos(value, "y") : 0;
+      const height = typeof value === "number" ? this.plot.valToPos(value, this.scaleOf(line)) : 0;
       found.push({ line, raw, height, smooth });
     });
     const closest = [...found].sort((a, b) => Math.abs(a.height - top) - Math.abs(b.height - top)).slice(0, MAX_READINGS);

@@ -1,68 +1,37 @@
 "use strict";
-// The comparison of runs: the state of each, and the settings in which they differ.
+// The comparison of runs: their names, and a few of them side by side.
 
 const MAX_SETTING = 240;
+const MAX_SIDE_BY_SIDE = 6;
+const MAX_TITLES = 4;
 
 // Runs with the same name are distinguished by part of their path, or else by a number.
 function assignDisplayNames(runs) {
-  const isAmbiguous = (name) => runs.filter(({ status }) => status.name === name).length > 1;
-  const longer = runs.map(({ status: { name }, folder }) => {
-    if (!isAmbiguous(name) || !folder || folder === name) return name;
+  const count = new Map();
+  for (const { name } of runs) count.set(name, (count.get(name) ?? 0) + 1);
+  const longer = runs.map(({ name, folder }) => {
+    if (count.get(name) < 2 || !folder || folder === name) return name;
     return folder.endsWith(`/${name}`) ? folder : `${name} (${folder})`;
   });
-  runs.forEach((run, at) => {
-    const isUnique = longer.indexOf(longer[at]) === longer.lastIndexOf(longer[at]);
-    run.displayName = isUnique ? longer[at] : `${longer[at]} (${at + 1})`;
-  });
+  const times = new Map();
+  for (const name of longer) times.set(name, (times.get(name) ?? 0) + 1);
+  runs.forEach((run, at) => (run.displayName = times.get(longer[at]) === 1 ? longer[at] : `${longer[at]} (${at + 1})`));
 }
 
-function showRuns(runs, styles) {
-  const names = [...new Set(runs.flatMap(({ history }) => history.flatMap(({ metrics }) => Object.keys(metrics))))].slice(0, 6);
-  const heads = [["Run"], ["State"], ["Epoch", "number"], ...names.map((name) => [name, "number"]), ["Per epoch", "number"], ["Elapsed", "number"]];
-  const rows = runs.map((run, at) => {
-    const last = run.history[run.history.length - 1];
-    const durations = run.history.map(({ duration }) => duration).filter((value) => typeof value === "number");
-    const line = row([
-      [""],
-      [STATE_LABELS[run.status.state] ?? run.status.state, "quiet"],
-      [`${last?.epoch ?? 0}${run.status.total_epochs ? ` / ${run.status.total_epochs}` : ""}`, "number"],
-      ...names.map((name) => [formatValue(last?.metrics[name]), "number"]),
-      [durations.length ? formatDuration(median(durations)) : "—", "number"],
-      [run.elapsed() === null ? "—" : formatClock(run.elapsed()), "number"],
-    ]);
-    line.firstElementChild.append(swatch(styles.of(at).color, "point"), document.createTextNode(` ${run.displayName}`));
-    line.firstElementChild.className = "run-name";
-    line.firstElementChild.title = run.displayName;
-    return line;
-  });
-  byId("runs").hidden = false;
-  fillTable(byId("runs-table"), heads, rows);
-}
-
-// What can make two runs differ: the recorded settings, and what is known about each run apart from them.
-function settingsOf({ config, status, graph }) {
-  const { facts = {} } = status;
-  const known = { "total epochs": status.total_epochs || null, architecture: graph.hash, parameters: graph.parameters?.total, device: graph.device, hardware: facts.hardware };
-  const versions = Object.entries(facts.versions ?? {}).map(([name, version]) => [`${name} version`, version]);
-  const others = [...Object.entries(known), ...versions].filter(([, value]) => value !== undefined && value !== null);
-  return new Map([...config.map(({ path, value }) => [path, value]), ...others.map(([name, value]) => [`(${name})`, value])]);
-}
-
-// Settings are equal if their JSON is: the number 1 and the text "1" differ.
-function showDifferences(runs) {
-  const settings = runs.map(settingsOf);
-  const paths = [...new Set(settings.flatMap((each) => [...each.keys()]))];
-  const texts = (path) => settings.map((each) => (each.has(path) ? JSON.stringify(each.get(path)) : null));
-  const different = paths.filter((path) => new Set(texts(path)).size > 1);
-  byId("config").hidden = !paths.length;
+// A few runs side by side: every setting that differs, with long values; many runs have the table only.
+function showDifferences({ runs, differing, num_settings }) {
+  const isShown = runs.length > 1 && runs.length <= MAX_SIDE_BY_SIDE && num_settings > 0;
+  byId("config").hidden = !isShown;
+  if (!isShown) return;
   byId("config").parentElement.classList.add("wide");
   byId("config-title").textContent = "Settings that differ";
-  byId("config-aside").textContent = `${different.length} of ${paths.length}`;
-  const rows = different.map((path) => {
-    const shown = settings.map((each) => (each.has(path) ? formatSetting(each.get(path)) : null));
+  byId("config-aside").textContent = `${differing.length} of ${num_settings}`;
+  const rows = differing.map((path) => {
+    const texts = runs.map(({ settings }) => (Object.hasOwn(settings, path) ? JSON.stringify(settings[path]) : null));
+    const shown = runs.map(({ settings }) => (Object.hasOwn(settings, path) ? formatSetting(settings[path]) : null));
     // Values that look the same, such as 1 and "1", are shown as JSON.
-    const isClear = new Set(shown).size === new Set(texts(path)).size;
-    const values = isClear ? shown : texts(path);
+    const isClear = new Set(shown).size === new Set(texts).size;
+    const values = isClear ? shown : texts;
     const line = row([[path], ...fromFirstDifference(values).map((value) => [value ?? "—", "code"])]);
     values.forEach((value, at) => (line.children[at + 1].title = value ?? ""));
     return line;
@@ -85,9 +54,11 @@ function fromFirstDifference(values) {
 }
 
 function showComparisonHeader(runs) {
-  const running = runs.filter((run) => run.running).length;
-  document.title = runs.map(({ displayName }) => displayName).join(" · ");
-  byId("name").textContent = `${runs.length} runs`;
-  byId("subtitle").textContent = running ? `${running} still running` : "all have ended";
+  const count = (state) => runs.filter((run) => run.state === state).length;
+  const running = count("running");
+  document.title = runs.length > MAX_TITLES ? `${runs.length} runs` : runs.map(({ displayName }) => displayName).join(" · ");
+  byId("name").textContent = plural(runs.length, "run");
+  const others = ["failed", "lost", "unreadable"].filter(count).map((state) => `${count(state)} ${STATE_LABELS[state]}`);
+  byId("subtitle").textContent = [running ? `${running} still running` : runs.length ? "all have ended" : "no run has started yet", ...others].join(" · ");
   byId("dot").dataset.state = running ? "running" : "finished";
 }

@@ -20,7 +20,7 @@ async function fetchJson(address) {
 
 // The server rejects the request if it now serves a different run.
 function fetchForRun(run, address, query = "") {
-  return fetchJson(`${address}?rank=${run.rank}&server=${run.server}${query}`);
+  return fetchJson(`${address}?rank=${run.rank}&server=${run.server}&run=${run.run}${query}`);
 }
 
 // An id shared by all pages of one browser, by which the server counts streams.

@@ -1,7 +1,7 @@
 "use strict";
 // The top of the page: name, state, progress and remaining time of the run.
 
-const STATE_LABELS = { running: "running", finished: "finished", stopped: "stopped", failed: "failed", lost: "no longer running", empty: "no data yet" };
+const STATE_LABELS = { running: "running", finished: "finished", stopped: "stopped", failed: "failed", lost: "no longer running", empty: "no data yet", unreadable: "unreadable" };
 
 class Header {
   constructor(run, { isLive }) {

@@ -71,8 +71,12 @@ class Legend {
     const best = shared.find(({ members }) => test(members[0].group)) ?? shared[0];
     if (!best || this.groups.length < 2) return;
     this.solo(best.members);
-    const { host } = this;
-    host.scrollTop = best.box.offsetTop - host.offsetTop;
+    this.scrollTo(best.members[0]);
+  }
+
+  scrollTo(line) {
+    const group = this.groups.find(({ members }) => members.includes(line));
+    if (group) this.host.scrollTop = group.box.offsetTop - this.host.offsetTop;
   }
 
   // Show only these lines, without calling onChange: this is not a choice of the user.

@@ -6,12 +6,13 @@ const WHOLE_STEPS = [1, 2, 5].flatMap((unit) => [0, 1, 2, 3, 4, 5, 6, 7].map((po
 class MetricsPanel {
   // fetchPoints(window) returns more detailed lines for a window of steps, or null.
   constructor(runs, fetchPoints = null) {
-    Object.assign(this, { runs, fetchPoints, axis: null, detail: null, styles: new LineStyles(), timer: 0, hasSelection: false });
+    Object.assign(this, { runs, fetchPoints, axis: null, detail: null, styles: new LineStyles(), timer: 0, hasSelection: false, isComparison: false });
     this.chart = new LineChart(byId("metrics-chart"), {
       empty: () => (this.runs.some((run) => run.running) ? "The first epoch will appear here" : "No epoch was recorded"),
       axisLabel: (x) => `${this.axis === "step" ? "step" : "epoch"} ${x}`,
       xAxis: { incrs: WHOLE_STEPS, label: "epoch", labelSize: 20, labelFont: drawnFont(12), values: (plot, ticks) => this.formatTicks(ticks) },
       fullRange: () => this.fullRange(),
+      maxAxes: () => (NARROW.matches ? 2 : 3),
       onZoom: (window) => this.onZoom(window),
       onRead: (x) => this.onRead(x),
     });
@@ -64,7 +65,29 @@ class MetricsPanel {
     this.chart.show(this.lines);
     this.legend.show(this.lines);
     // Until the user selects lines, show only a few of many.
-    if (!this.hasSelection && this.runs.length === 1) this.legend.showInitially(new Set(initialLines(this.lines).map(({ key }) => key)));
+    if (!this.hasSelection && !this.isComparison) this.legend.showInitially(new Set(initialLines(this.lines).map(({ key }) => key)));
+    this.updateNote();
+  }
+
+  // Show other runs of a comparison, with the same metrics as before, or only with this metric.
+  setRuns(runs, metric) {
+    const shown = new Set((this.lines ?? []).filter((line) => this.chart.isVisible(line)).map(({ name }) => name));
+    const known = new Set((this.lines ?? []).map(({ key }) => key));
+    Object.assign(this, { runs, isComparison: true });
+    const isFirst = !this.lines;
+    this.show();
+    const names = new Set(this.lines.map(({ name }) => name));
+    if (metric !== null && names.has(metric)) this.showMetrics(new Set([metric]));
+    else if (isFirst && !this.hasSelection) this.legend.soloGroup((name) => name.includes("loss"));
+    else if (shown.size) this.showMetrics(shown, known);
+  }
+
+  // Hide all other metrics; lines that the user has hidden stay hidden.
+  showMetrics(names, known = new Set()) {
+    const isHidden = ({ key, name }) => !names.has(name) || (known.has(key) && this.chart.hidden.has(key));
+    const kept = this.lines.filter((line) => !isHidden(line));
+    this.legend.showInitially(new Set((kept.length ? kept : this.lines).map(({ key }) => key)));
+    this.legend.scrollTo(kept[0]);
     this.updateNote();
   }
 
@@ -82,8 +105,9 @@ class MetricsPanel {
   }
 
   makeLines() {
-    const isComparison = this.runs.length > 1;
-    return this.runs.flatMap((run, number) => {
+    const { isComparison } = this;
+    return this.runs.flatMap((run) => {
+      const number = run.run ?? 0;
       const series = [...(this.axis === "step" ? this.stepSeries(run) : this.epochSeries(run))];
       if (series.length > MANY_LINES) series.sort(([a], [b]) => compareNatural(a, b));
       const split = chooseGrouping(series.map(([name]) => name));
@@ -98,21 +122,28 @@ class MetricsPanel {
   }
 
   epochSeries(run) {
+    return this.seriesOf(run.history, "epoch");
+  }
+
+  seriesOf(records, axis) {
     const series = new Map();
-    for (const { epoch, metrics } of run.history) {
+    for (const { metrics, [axis]: x } of records) {
       for (const [name, value] of Object.entries(metrics)) {
         if (!series.has(name)) series.set(name, { x: [], y: [] });
-        series.get(name).x.push(epoch);
+        series.get(name).x.push(x);
         series.get(name).y.push(value);
       }
     }
     return series;
   }
 
+  // Metrics that were recorded once per epoch are shown at the last step of the epoch.
   stepSeries(run) {
     const finer = this.chart.window && this.detail && this.detail.run === run ? this.detail.lines : null;
     const series = new Map(Object.entries(finer ?? run.metrics));
     for (const [name, line] of finer ? series : []) series.set(name, { ...line, full: run.metrics[name] });
+    const placed = run.history.filter(({ step }) => step !== undefined);
+    for (const [name, line] of this.seriesOf(placed, "step")) if (!series.has(name)) series.set(name, line);
     return series;
   }
 
@@ -182,7 +213,7 @@ class MetricsPanel {
     const special = shown.reduce((sum, line) => sum + line.special.filter((name) => name !== null).length, 0);
     const nonPositive = this.chart.log ? count((value) => value !== null && value <= 0) : 0;
     const names = [...new Set(shown.map(({ name }) => name))];
-    byId("shown-name").hidden = this.runs.length < 2 || names.length !== 1;
+    byId("shown-name").hidden = !this.isComparison || names.length !== 1;
     byId("shown-name").textContent = names[0] ?? "";
     const parts = [];
     if (shown.length < this.lines.length) parts.push(`${shown.length} of ${plural(this.lines.length, "line")} shown.`);
@@ -193,19 +224,19 @@ class MetricsPanel {
 }
 
 // The view is stored for this tab and this address; without storage, the page uses its defaults.
-const VIEW = `flodl-view ${location.pathname}`;
+const VIEW = `flodl-view ${location.pathname}${location.search}`;
 
-function loadView() {
+function loadView(part = "") {
   try {
-    return JSON.parse(sessionStorage.getItem(VIEW)) ?? {};
+    return JSON.parse(sessionStorage.getItem(`${VIEW} ${part}`)) ?? {};
   } catch {
     return {};
   }
 }
 
-function saveView(view) {
+function saveView(view, part = "") {
   try {
-    sessionStorage.setItem(VIEW, JSON.stringify(view));
+    sessionStorage.setItem(`${VIEW} ${part}`, JSON.stringify(view));
   } catch {
     // the view is not stored
   }

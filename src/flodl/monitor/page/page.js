@@ -1,19 +1,19 @@
 "use strict";
 // The page: creates the panels and decides when to draw them.
 
-const COMPARE_INTERVAL_MS = 5000;
 const RANKS_INTERVAL_MS = 2000;
 const STATUS_INTERVAL_MS = 3000;
 
 // The page of one run, live or from an archive.
 class RunPage {
-  constructor(state, { live }) {
-    this.live = live;
+  constructor(state, { live, isOneOfMany = false }) {
+    Object.assign(this, { live, isOneOfMany });
     this.setState(state);
     byId("rank").addEventListener("change", ({ target }) => this.chooseRank(Number(target.value)));
     setInterval(() => this.run.running && this.showTime(), 1000);
     if (live) setInterval(() => this.fetchRanks(), RANKS_INTERVAL_MS);
-    if (live && this.run.status.followed) setInterval(() => this.fetchStatus(), STATUS_INTERVAL_MS);
+    if (live && isOneOfMany) setInterval(() => this.run.running && this.reload(), STATUS_INTERVAL_MS);
+    else if (live && this.run.status.followed) setInterval(() => this.fetchStatus(), STATUS_INTERVAL_MS);
   }
 
   setState(state) {
@@ -40,7 +40,7 @@ class RunPage {
     this.pictureVersion = run.last_id;
     this.show(["epoch", "tick", "told", "graph", "ranks"]);
     if (isDifferentRun) for (const { chart } of [panels.metrics, panels.rankWork]) chart.resetZoom();
-    if (this.live && run.running) {
+    if (this.live && run.running && !this.isOneOfMany) {
       this.follower = new Follower(run, { onChange: (name) => this.scheduleDraw(name), onReset: () => this.reload() });
     }
   }
@@ -71,7 +71,7 @@ class RunPage {
     }
     if (has("told") || has("config")) showConfig(this.run);
     if (has("ranks") || has("told")) this.panels.rankWork.show();
-    if (has("graph")) showGraph(this.run, this.live ? `graph.svg?server=${this.run.server}&at=${this.pictureVersion}` : this.picture);
+    if (has("graph")) showGraph(this.run, this.live ? `graph.svg?server=${this.run.server}&run=${this.run.run}&at=${this.pictureVersion}` : this.picture);
     showRanks(this.run, this.live ? (rank) => this.chooseRank(rank) : null);
     arrange();
   }
@@ -83,7 +83,7 @@ class RunPage {
 
   async reload(rank = this.run.rank) {
     try {
-      this.setState(await fetchJson(`api/state?rank=${rank}`));
+      this.setState(await fetchJson(`api/state?rank=${rank}&run=${this.run.run}`));
     } catch ({ status }) {
       // The run that is served now may not have this rank.
       setTimeout(() => this.reload(status === 404 ? 0 : rank), 1000);
@@ -123,53 +123,30 @@ class RunPage {
   }
 }
 
-// The comparison of several runs: their metrics and settings.
-class ComparePage {
-  constructor(states, { live }) {
-    this.metrics = new MetricsPanel([]);
-    this.setStates(states);
-    if (!this.metrics.hasSelection) this.metrics.legend.soloGroup((name) => name.includes("loss"));
-    if (live) setInterval(() => this.refresh(), COMPARE_INTERVAL_MS);
-  }
-
-  setStates(states) {
-    this.runs = states.map((state) => new Run(state));
-    assignDisplayNames(this.runs);
-    this.metrics.runs = this.runs;
-    this.metrics.show();
-    showComparisonHeader(this.runs);
-    showRuns(this.runs, this.metrics.styles);
-    showDifferences(this.runs);
-  }
-
-  async refresh() {
-    if (!this.runs.some((run) => run.running)) return;
-    try {
-      this.setStates(await Promise.all(this.runs.map((_, at) => fetchJson(`api/state?run=${at}`))));
-    } catch {
-      // the server is unavailable; the next refresh tries again
-    }
-  }
-
-  redraw() {
-    this.metrics.chart.build();
-  }
-}
-
 let shownPage = null;
 
 async function start() {
   followTheme(() => shownPage?.redraw());
   const packed = byId("data").textContent.trim();
   const live = !packed;
-  const states = packed ? await decompress(packed) : await readStates();
-  shownPage = states.length > 1 ? new ComparePage(states, { live }) : new RunPage(states[0], { live });
+  const { comparison = null, states = null } = packed ? await decompress(packed) : await readRuns();
+  const fetchState = live ? (run) => fetchJson(`api/state?run=${run}`) : async (run) => structuredClone(states[run]);
+  const chosen = new URLSearchParams(location.search).get("run");
+  if (comparison && chosen === null) {
+    shownPage = new ComparePage(comparison, fetchState, { live });
+    await shownPage.loading;
+  } else {
+    byId("all-runs").hidden = !comparison;
+    byId("all-runs").href = "?";
+    shownPage = new RunPage(await fetchState(Number(chosen ?? 0)), { live, isOneOfMany: comparison !== null });
+  }
   document.documentElement.dataset.ready = "true";
 }
 
-async function readStates() {
-  const runs = await fetchJson("api/runs");
-  return Promise.all(runs.map((_, at) => fetchJson(`api/state?run=${at}`)));
+// The comparison is null if the server shows a single run.
+async function readRuns() {
+  const comparison = await fetchJson("api/runs");
+  return { comparison: comparison.is_comparison ? comparison : null };
 }
 
 start().catch((error) => {

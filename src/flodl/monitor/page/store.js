@@ -57,7 +57,8 @@ class Run {
   }
 
   addEpoch(epoch) {
-    const record = restoreNonFinite(epoch);
+    const steps = Object.values(this.metrics).map(({ x }) => x[x.length - 1]).filter((step) => step !== undefined);
+    const record = restoreNonFinite({ ...(steps.length ? { step: Math.max(...steps) } : {}), ...epoch });
     const at = this.history.findIndex((other) => other.epoch >= record.epoch);
     if (at < 0) this.history.push(record);
     // A repeated epoch replaces all epochs after it, as on the server.

@@ -64,11 +64,17 @@ def previous_step(journal: Journal, *, rank: int) -> tuple[int, int]:
 
 
 def run_start_data(
-    name: str, total_epochs: int, config: Mapping[str, Any], origins: Mapping[str, str]
+    name: str,
+    total_epochs: int,
+    config: Mapping[str, Any],
+    origins: Mapping[str, str],
+    *,
+    run_dir: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
-    """Return the data of a `run_start` event."""
+    """Return the data of a `run_start` event; the name of the folder tells later whether it was renamed."""
     return {
         "name": name,
+        **({} if run_dir is None else {"folder": Path(run_dir).resolve().name}),
         **config_data(total_epochs, config, origins),
         "pid": os.getpid(),
         "host": socket.gethostname(),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -26,7 +25,7 @@ from .http import (
     json_response,
     stream_head,
 )
-from .source import RunSource, distinct_names
+from .run_list import RunList
 from .sse import message
 from .subscribers import Subscriber, Subscribers
 
@@ -41,7 +40,7 @@ class Routes:
 
     def __init__(
         self,
-        runs: Sequence[RunSource],
+        runs: RunList,
         subscribers: Subscribers,
         *,
         host: str,
@@ -50,7 +49,6 @@ class Routes:
         max_streams: int,
     ) -> None:
         self._runs = runs
-        self._folders = distinct_names([run.folder for run in runs])
         # A different server may use this port later: pages send this id, so that the change is noticed.
         self._identity = secrets.token_hex(8)
         self._subscribers = subscribers
@@ -65,7 +63,7 @@ class Routes:
         self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Respond to a request; an event stream lasts until the client disconnects."""
-        is_stream = request.path == "/events" and request.method == "GET"
+        is_stream = request.path == "/events" and request.method == "GET" and len(self._runs) > 0
         response = self._denied(request)
         if response is None and is_stream:
             try:
@@ -106,7 +104,12 @@ class Routes:
                 return error_response(
                     HTTPStatus.CONFLICT, "A different run is served here now. Reload the page."
                 )
+            if request.path == "/api/runs":
+                found = await asyncio.to_thread(self._runs.comparison)
+                return json_response({**found, "server": self._identity})
             index = request.integer("run", 0)
+            if not self._runs:
+                return error_response(HTTPStatus.NOT_FOUND, "No run has started yet.")
             if index >= len(self._runs):
                 raise BadParameterError(f"run={index} is invalid. The runs are 0 to {len(self._runs) - 1}.")
             return await asyncio.to_thread(self._look_up, request, index)
@@ -142,13 +145,16 @@ class Routes:
             if svg is None:
                 return error_response(HTTPStatus.NOT_FOUND, "No graph is watched. Call monitor.watch(model).")
             return Response(HTTPStatus.OK, svg.encode(), "image/svg+xml; charset=utf-8")
-        if request.path == "/api/runs":
-            return json_response([source.status(rank) for source in self._runs])
         if request.path == "/api/status":
             return json_response(run.status(rank))
         if request.path == "/api/state":
             return json_response(
-                {**run.state(rank), "server": self._identity, "folder": self._folders[index]}
+                {
+                    **run.state(rank),
+                    "server": self._identity,
+                    "folder": self._runs.name(index),
+                    "run": index,
+                }
             )
         if request.path == "/api/points":
             max_points = min(max(request.integer("most", 2000), 2), 20_000)

@@ -23,6 +23,7 @@ from ..journal import Entry
 from .connections import Connections
 from .http import MAX_HEADER_BYTES, TOKEN_PREFIX, is_loopback
 from .routes import Routes
+from .run_list import RunList
 from .source import RunSource
 from .subscribers import Subscribers
 
@@ -56,10 +57,13 @@ class Server:
         self.port: int = self._socket.getsockname()[1]
         self.token = token or (None if is_loopback(host) else secrets.token_urlsafe(16))
         self._poll = poll
-        self._subscribers = Subscribers(last_id=last_id, total_epochs=lambda: runs[0].total_epochs)
+        listed = runs if isinstance(runs, RunList) else RunList(runs)
+        self._subscribers = Subscribers(
+            last_id=last_id, total_epochs=lambda: listed[0].total_epochs if listed else 0
+        )
         self._connections = Connections(lambda *request: routes.answer(*request))
         routes = Routes(
-            runs,
+            listed,
             self._subscribers,
             host=host,
             port=self.port,

@@ -1,17 +1,26 @@
-"""The runs that the server shows: a run of this process, or journals that other processes write."""
+"""One run that the server shows: a run of this process, or a journal that another process writes."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from flodl.core import log
+from flodl.core.errors import FlodlError
+from flodl.core.metric_modes import Mode
 
-from ..journal import Entry, Journal, Reader, describe_damage, journal_file, read_lines
-from ..snapshot import graph_svg, latest_progress, metric_series, snapshot, status
+from ..journal import Journal, Reader, journal_file
+from ..snapshot import (
+    graph_svg,
+    latest_progress,
+    metric_series,
+    snapshot,
+    status,
+    summary,
+    unreadable_summary,
+)
 
 _CACHED_S = 2.0
 
@@ -30,6 +39,7 @@ class RunSource:
         self.total_epochs = 0
         self._elapsed_s = elapsed_s  # since the start, from a monotonic clock
         self._cached: dict[int, tuple[float, int, dict[str, Any]]] = {}
+        self._summarized: tuple[tuple[int, int | None], dict[str, Any]] | None = None
 
     def state(self, rank: int = 0) -> dict[str, Any]:
         """Return the state for one rank; it is cached for requests that come at the same time."""
@@ -44,6 +54,20 @@ class RunSource:
     def status(self, rank: int = 0) -> dict[str, Any]:
         """Return only the status."""
         return self._with_elapsed(status(self._reader(), rank=rank, live=self._live))
+
+    def summary(self, modes: Mapping[str, Mode]) -> dict[str, Any]:
+        """Return the run in a few numbers; those of a run that has ended are read once."""
+        try:
+            written = self.path.stat() if self._journal is None else None
+            version = (self._version(), written and written.st_mtime_ns)
+            if self._summarized is None or self._summarized[0] != version:
+                found = summary(self._reader(), live=self._live, modes=modes)
+                if found["state"] in ("running", "empty"):
+                    return found
+                self._summarized = (version, found)
+            return dict(self._summarized[1])
+        except (FlodlError, OSError, ValueError) as error:
+            return unreadable_summary(self.folder.name, str(error))
 
     def has_ended(self) -> bool:
         """Return whether the run has recorded its end."""
@@ -93,51 +117,6 @@ class RunSource:
         if self._elapsed_s is None or current.get("elapsed_s") is not None:
             return current
         return {**current, "elapsed_s": current["earlier_s"] + self._elapsed_s()}
-
-
-class FollowedRuns:
-    """Runs that other processes write; new lines are found by polling the file."""
-
-    def __init__(self, runs: Sequence[str | os.PathLike[str]]) -> None:
-        self.runs = [RunSource(run) for run in runs]
-        self._path: Path = self.runs[0].path
-        reader = Reader(self._path)
-        self.last_id = reader.last_id
-        self._offset = reader.num_bytes
-
-    def poll(self) -> list[Entry]:
-        """Return the entries that were written to the first run since the last call."""
-        last_id = self.last_id
-        if self._path.stat().st_size < self._offset:  # it was replaced
-            self._offset = last_id = 0
-        batch = []
-        for line in read_lines(self._path, self._offset, last_id=last_id, wait_for_next=True):
-            self._offset = line.end
-            if line.entry is not None and line.entry.id > self.last_id:
-                self.last_id = line.entry.id
-                batch.append(line.entry)
-            elif line.is_damaged:
-                damage = describe_damage(self._path, [line.offset])
-                log.warn("%s: skipped %s", self._path, damage)
-        return batch
-
-
-def distinct_names(folders: Sequence[Path]) -> list[str]:
-    """Return the shortest end of each path that distinguishes it from the others.
-
-    >>> distinct_names([Path("/runs/a/s0"), Path("/runs/b/s0"), Path("/runs/b/s1")])
-    ['a/s0', 'b/s0', 's1']
-    """
-
-    def name(folder: Path) -> str:
-        others = [other.parts for other in folders if other != folder]
-        for length in range(1, len(folder.parts)):
-            end = folder.parts[-length:]
-            if all(other[-length:] != end for other in others):
-                return "/".join(end)
-        return str(folder)
-
-    return [name(folder) for folder in folders]
 
 
 def _with_progress(state: dict[str, Any], reader: Reader) -> dict[str, Any]:

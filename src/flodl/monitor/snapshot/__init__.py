@@ -1,14 +1,17 @@
 """The state of a run as plain data, read from its journal: what the live page, archives and exports show."""
 
+from .comparison import Focus, compare
 from .history import epoch_record, epoch_with_id, merge_history
 from .rank_work import rank_work
 from .series import last_step, latest_progress, metric_series
 from .snapshot import event_record, graph_svg, snapshot
 from .status import Run, status
-from .summary import summary
+from .summary import summary, unreadable_summary
 
 __all__ = [
+    "Focus",
     "Run",
+    "compare",
     "epoch_record",
     "epoch_with_id",
     "event_record",
@@ -21,4 +24,5 @@ __all__ = [
     "snapshot",
     "status",
     "summary",
+    "unreadable_summary",
 ]

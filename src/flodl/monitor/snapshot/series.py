@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..journal import Entry, Reader, Table
 from . import non_finite
 
 Series = dict[str, dict[str, Any]]
+Array = Any  # of numpy, which is imported when it is needed
 
 
 def metric_series(
@@ -20,16 +22,23 @@ def metric_series(
     names: frozenset[str] | None = None,
 ) -> Series:
     """Return the step metrics as {name: {x: steps, y: values}}; `y` may contain NaN."""
+    return {
+        name: _metric_line(x, y, max_points=max_points, start=start, end=end)
+        for name, (x, y) in step_arrays(reader, rank=rank, names=names).items()
+    }
+
+
+def step_arrays(
+    reader: Reader, *, rank: int, names: frozenset[str] | None = None
+) -> dict[str, tuple[Array, Array]]:
+    """Return the steps and the values of each step metric, in full."""
     parts: dict[str, list[tuple[Any, Any, Any]]] = {}
     for table in reader.tables("metrics", rank=rank):
         first = table.header.num_fixed
         for column, name in enumerate(table.header.columns[first:], start=first):
             if names is None or name in names:
                 parts.setdefault(name, []).append((table.rows[:, 0], table.rows[:, 3], table.rows[:, column]))
-    return {
-        name: _metric_line(pieces, max_points=max_points, start=start, end=end)
-        for name, pieces in parts.items()
-    }
+    return {name: _joined(pieces) for name, pieces in parts.items()}
 
 
 def resource_series(reader: Reader, *, rank: int, max_points: int) -> dict[str, Any]:
@@ -76,6 +85,21 @@ def _latest_row(reader: Reader, kind: str, *, rank: int) -> tuple[dict[str, floa
     return position, dict(zip(columns[fixed:], values[fixed:]))
 
 
+def steps_before(reader: Reader, entries: Sequence[Entry], *, rank: int) -> list[dict[str, int]]:
+    """Return the last step with metrics before each entry as {"step": …}, or {} if there is none."""
+    import numpy as np
+
+    ids = np.array([entry.id for entry in entries], dtype=float)
+    nearest = np.full(len(ids), -1.0)
+    steps = np.full(len(ids), np.nan)
+    for table in reader.tables("metrics", rank=rank):
+        at = np.searchsorted(table.rows[:, 0], ids) - 1
+        rows = table.rows[np.maximum(at, 0)]
+        is_nearer = (at >= 0) & (rows[:, 0] > nearest) if len(rows) else np.zeros(0, dtype=bool)
+        nearest[is_nearer], steps[is_nearer] = rows[is_nearer, 0], rows[is_nearer, 3]
+    return [{"step": int(step)} if step == step else {} for step in steps.tolist()]
+
+
 def rank_summaries(reader: Reader, starts: list[Entry]) -> list[dict[str, Any]]:
     """Return a record for each rank: its host, its progress and its latest values."""
     found: dict[int, dict[str, Any]] = {}
@@ -92,12 +116,10 @@ def rank_summaries(reader: Reader, starts: list[Entry]) -> list[dict[str, Any]]:
     return [found[rank] for rank in sorted(found)]
 
 
-def _metric_line(
-    parts: list[tuple[Any, Any, Any]], *, max_points: int, start: float | None, end: float | None
-) -> dict[str, Any]:
+def _joined(parts: list[tuple[Array, Array, Array]]) -> tuple[Array, Array]:
     import numpy as np
 
-    from .downsample import extremes, latest_pass
+    from .downsample import latest_pass
 
     if len(parts) > 1:  # the metric is in several tables: restore the order in which points were written
         ids, x, y = (np.concatenate([part[column] for part in parts]) for column in range(3))
@@ -106,8 +128,16 @@ def _metric_line(
     else:
         _, x, y = parts[0]
     kept = latest_pass(x)
-    if not isinstance(kept, slice):
-        x, y = x[kept], y[kept]
+    return (x, y) if isinstance(kept, slice) else (x[kept], y[kept])
+
+
+def _metric_line(
+    x: Array, y: Array, *, max_points: int, start: float | None, end: float | None
+) -> dict[str, Any]:
+    import numpy as np
+
+    from .downsample import extremes
+
     if start is not None or end is not None:
         # One point beyond each edge, so that the line reaches the edge.
         left = int(np.searchsorted(x, -np.inf if start is None else start)) - 1

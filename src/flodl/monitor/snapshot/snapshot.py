@@ -10,7 +10,7 @@ from flodl.core.files import read_limited
 from ..journal import Entry, Reader
 from .history import epoch_with_id, merge_history
 from .rank_work import rank_work
-from .series import latest_progress, metric_series, rank_summaries, resource_series
+from .series import latest_progress, metric_series, rank_summaries, resource_series, steps_before
 from .starts import Start, starts_of
 from .status import Run, status
 
@@ -41,7 +41,10 @@ def snapshot(
         "last_id": reader.last_id,
         "rank": rank,
         "status": current,
-        "history": merge_history(epoch_with_id(entry, current["total_epochs"]) for entry in epochs),
+        "history": merge_history(
+            {**epoch_with_id(entry, current["total_epochs"]), **position}
+            for entry, position in zip(epochs, steps_before(reader, epochs, rank=rank))
+        ),
         "metrics": metric_series(reader, rank=rank, max_points=max_points),
         "resources": resource_series(reader, rank=rank, max_points=max_points // 4),
         "progress": latest_progress(reader, rank=rank),

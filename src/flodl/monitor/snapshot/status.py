@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from ..journal import Entry, Reader
@@ -30,8 +31,10 @@ def status(
     if starts is None:
         starts = starts_of(reader, rank)
     written = reader.path.stat()
+    folder = reader.path.parent.resolve().name
     state: dict[str, Any] = {
-        "name": reader.path.parent.resolve().name,
+        "name": folder,
+        "folder": folder,
         "total_epochs": 0,
         "started_s": None,
         "num_starts": len(starts),
@@ -47,7 +50,7 @@ def status(
     running = last.end is None and (_is_alive(last, written.st_mtime) if live is None else live)
     shown = shown_start(reader, starts, rank, is_running=running)
     state |= {
-        "name": str(shown.facts.get("name") or state["name"]),
+        "name": _name(shown.facts, folder) if live is None else str(shown.facts.get("name") or folder),
         "total_epochs": _to_int(shown.facts.get("total_epochs")),
         "started_s": shown.first.event.time_s,
         "facts": shown.facts,
@@ -94,6 +97,16 @@ def _refused(shown: Start, last: Start) -> dict[str, Any]:
     if shown is last:
         return {}
     return {"refused": {"time_s": last.first.event.time_s, **_end_of(last)}}
+
+
+def _name(facts: Mapping[str, Any], folder: str) -> str:
+    """Return the recorded name, or that of the folder if it was renamed since the start.
+
+    >>> [_name({"name": "digits", "folder": "first"}, folder) for folder in ("first", "best")]
+    ['digits', 'best']
+    """
+    is_renamed = facts.get("folder", folder) != folder
+    return folder if is_renamed else str(facts.get("name") or folder)
 
 
 def _to_int(value: Any) -> int:

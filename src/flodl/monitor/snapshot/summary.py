@@ -9,14 +9,13 @@ from typing import Any
 
 from flodl.core.metric_modes import Mode, mode_of_metric
 
-from ..journal import Reader
+from ..journal import Entry, Reader
+from . import non_finite
 from .history import epoch_record, merge_history
-from .series import metric_series
+from .series import step_arrays
 from .snapshot import settings_of
 from .starts import starts_of
 from .status import Run, status
-
-_ALL_POINTS = 1 << 62
 
 
 def summary(
@@ -26,6 +25,7 @@ def summary(
 
     Of each metric: the last value, the best one with its epoch, and whether "min" or "max" is better, which
     `modes` sets and else its name says. A run without epochs is summarized by its steps.
+    `facts` are what else may make two runs differ.
     """
     reader = Reader.of(run)
     starts = starts_of(reader, rank)
@@ -38,6 +38,7 @@ def summary(
         elapsed_s = current["earlier_s"] + max(current["now_s"] - current["started_s"], 0.0)
     return {
         "name": current["name"],
+        "folder": current["folder"],
         "state": current["state"],
         "started_s": current["started_s"],
         "elapsed_s": elapsed_s,
@@ -45,7 +46,36 @@ def summary(
         "total_epochs": total,
         "metrics": _of_epochs(history, modes) if history else _of_steps(reader, rank, modes),
         "config": settings_of(starts, current["started_s"]),
+        "facts": _facts(current, reader.entries({"graph"}, last=1)),
     }
+
+
+def unreadable_summary(name: str, reason: str) -> dict[str, Any]:
+    """Return the summary of a run whose journal cannot be read."""
+    times = {"started_s": None, "elapsed_s": None, "epoch": 0, "total_epochs": 0}
+    return {
+        "name": name,
+        "folder": name,
+        "state": "unreadable",
+        "message": reason,
+        **times,
+        "metrics": {},
+        "config": [],
+        "facts": {},
+    }
+
+
+def _facts(current: Mapping[str, Any], graphs: Sequence[Entry]) -> dict[str, Any]:
+    graph = graphs[-1].event.data if graphs else {}
+    known = {
+        "total epochs": current["total_epochs"] or None,
+        "architecture": graph.get("hash"),
+        "parameters": graph.get("parameters", {}).get("total"),
+        "device": graph.get("device"),
+        "hardware": current["facts"].get("hardware"),
+        **{f"{name} version": version for name, version in current["facts"].get("versions", {}).items()},
+    }
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def _of_epochs(history: Sequence[dict[str, Any]], modes: Mapping[str, Mode]) -> dict[str, dict[str, Any]]:
@@ -60,10 +90,19 @@ def _of_epochs(history: Sequence[dict[str, Any]], modes: Mapping[str, Mode]) -> 
 
 
 def _of_steps(reader: Reader, rank: int, modes: Mapping[str, Mode]) -> dict[str, dict[str, Any]]:
-    series = metric_series(reader, rank=rank, max_points=_ALL_POINTS)
+    import numpy as np
+
     found = {}
-    for name, line in series.items():
-        found[name] = _best_and_last(zip(line["x"], line["y"]), modes.get(name) or mode_of_metric(name))
+    for name, (steps, values) in step_arrays(reader, rank=rank).items():
+        mode = modes.get(name) or mode_of_metric(name)
+        finite = np.flatnonzero(np.isfinite(values))
+        choose = np.argmin if mode == "min" else np.argmax
+        # Of many points, only the best one and the last one matter.
+        best = [int(finite[choose(values[finite])])] if len(finite) else []
+        points = [(steps[at].item(), values[at].item()) for at in (*best, -1)]
+        found[name] = _best_and_last(
+            [(int(step) if step.is_integer() else step, value) for step, value in points], mode
+        )
         found[name]["step"] = found[name].pop("epoch")
     return found
 
@@ -72,10 +111,12 @@ def _best_and_last(values: Iterable[tuple[Any, Any]], mode: Mode) -> dict[str, A
     """Return the last value, and the best finite one with its position.
 
     >>> _best_and_last([(1, 0.5), (2, 0.25), (3, math.nan)], "min")
-    {'mode': 'min', 'best': 0.25, 'epoch': 2, 'last': nan}
+    {'mode': 'min', 'best': 0.25, 'epoch': 2, 'last': nan, 'not_finite': {'last': 'nan'}}
     """
     listed = list(values)
     finite = [(value, at) for at, value in listed if isinstance(value, (int, float)) and math.isfinite(value)]
     choose = min if mode == "min" else max
     best, position = choose(finite, key=lambda item: item[0]) if finite else (None, None)
-    return {"mode": mode, "best": best, "epoch": position, "last": listed[-1][1] if listed else None}
+    last = listed[-1][1] if listed else None
+    found = {"mode": mode, "best": best, "epoch": position, "last": last}
+    return {**found, **non_finite.by_name({"last": last})}

@@ -1,0 +1,131 @@
+"""Several runs next to each other: their summaries, and the settings in which they differ."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from flodl.core.metric_modes import Mode, main_metric
+
+from ..journal import dumps
+
+
+@dataclass(frozen=True)
+class Focus:
+    """What a comparison is about, if that is known: the metric of a sweep, and the settings it tries."""
+
+    metric: str | None = None
+    mode: Mode | None = None
+    settings: tuple[str, ...] = ()
+
+    @property
+    def modes(self) -> dict[str, Mode]:
+        """The mode of the metric, if it is set."""
+        return {self.metric: self.mode} if self.metric and self.mode else {}
+
+
+class _Setting(NamedTuple):
+    """A setting of all runs: the JSON of its value for each, and whether someone has set it."""
+
+    keys: tuple[bytes | None, ...]
+    is_set: bool
+
+
+def compare(summaries: Sequence[Mapping[str, Any]], focus: Focus | None = None) -> dict[str, Any]:
+    """Return the runs with the settings in which they differ, and which of these a table should show.
+
+    >>> runs = [{"config": [{"path": "lr", "value": lr}, {"path": "seed", "value": 0}]} for lr in (0.1, 0.2)]
+    >>> compared = compare([{**run, "folder": "a", "facts": {}, "metrics": {}} for run in runs])
+    >>> compared["differing"], [run["settings"] for run in compared["runs"]]
+    (['lr'], [{'lr': 0.1}, {'lr': 0.2}])
+    """
+    focus = focus or Focus()
+    values = [_values(summary) for summary in summaries]
+    paths = dict.fromkeys(path for each in values for path in each)
+    set_paths = {
+        str(item.get("path")) for summary in summaries for item in summary["config"] if item.get("origin")
+    }
+    settings = {
+        path: _Setting(
+            tuple(_key(each[path]) if path in each else None for each in values), path in set_paths
+        )
+        for path in paths
+    }
+    differing = [path for path in paths if len(set(settings[path].keys)) > 1]
+    metrics = Counter(name for summary in summaries for name in summary["metrics"])
+    shared = [name for name, count in metrics.items() if count == max(metrics.values())]
+    return {
+        "runs": [
+            {
+                **{name: value for name, value in summary.items() if name not in ("config", "facts")},
+                "settings": {path: each[path] for path in differing if path in each},
+            }
+            for summary, each in zip(summaries, values)
+        ],
+        "differing": differing,
+        "columns": _columns(differing, settings, [str(summary["folder"]) for summary in summaries], focus),
+        "num_settings": len(paths),
+        "metrics": list(metrics),
+        "metric": focus.metric if focus.metric in metrics else main_metric(shared),
+    }
+
+
+def _values(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings by path, and the facts in parentheses."""
+    found = {str(item.get("path")): item.get("value") for item in summary["config"]}
+    return found | {f"({name})": value for name, value in summary["facts"].items()}
+
+
+def _columns(
+    differing: Iterable[str], settings: Mapping[str, _Setting], folders: Sequence[str], focus: Focus
+) -> list[str]:
+    """Return the settings that tell the runs apart, without those that only follow from others.
+
+    If someone has set some of them, on the command line or in a file, then the rest (the number of
+    parameters, the hash of the weights) mostly follows: it is left out unless it differs between runs that
+    are equal in all other columns.
+    """
+    found: list[str] = []
+
+    def joint() -> list[tuple[bytes | None, ...]]:
+        return list(zip(*(settings[path].keys for path in found))) or [()] * len(folders)
+
+    def order(path: str) -> tuple[int, int]:
+        at = focus.settings.index(path) if path in focus.settings else len(focus.settings)
+        return at, 0 if settings[path].is_set else 2 if path.startswith("(") else 1
+
+    ordered = sorted((path for path in differing if not _names_run(settings[path].keys, folders)), key=order)
+    has_set = any(settings[path].is_set for path in ordered)
+    for path in ordered:
+        keys, is_set = settings[path]
+        follows = (has_set and not is_set and path not in focus.settings) or path.startswith("(")
+        if follows and len(set(zip(joint(), keys))) == len(set(joint())):
+            continue
+        if all(settings[other].keys != keys for other in found):
+            found.append(path)
+    return found
+
+
+def _names_run(keys: Sequence[bytes | None], folders: Sequence[str]) -> bool:
+    """Return whether a setting is a text that contains the name of the folder of its run."""
+    if len(set(keys)) < len(keys):
+        return False
+    return all(
+        key is not None and key.startswith(b'"') and folder.encode(errors="replace") in key
+        for key, folder in zip(keys, folders)
+    )
+
+
+def _key(value: Any) -> bytes:
+    """Return a value as JSON: the number 1 and the text "1" differ, and 1 and 1.0 do not."""
+    return dumps(_without_fractions(value))
+
+
+def _without_fractions(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {name: _without_fractions(item) for name, item in value.items()}
+    return [_without_fractions(item) for item in value] if isinstance(value, list) else value
