@@ -11,7 +11,7 @@ from .mistakes.batch_text import batch_text
 from .mistakes.explain import explained
 from .non_finite import NonFinite, find_non_finite, report_skips_elsewhere
 from .program.precision import computing_in
-from .rehearsal import carries_state, rehearse, sandbox, watch_outside
+from .rehearsal import carries_state, rehearse, sandbox, trial_copy, watch_outside
 from .report import StepReport
 from .settings import Precision, Tail, TierChoice
 from .step import TrainStep
@@ -48,6 +48,7 @@ __all__ = [
     "set_flags",
     "shapes_in",
     "taking_a_dict",
+    "trial_copy",
     "update_without_batch",
     "watch_outside",
 ]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from flodl.core import StepError
 
 from .batch.samples import num_samples
 from .program.outcome import outcome_of
@@ -57,6 +60,51 @@ def rehearse(step: TrainStep, batch: tuple[Any, ...]) -> tuple[Tensor, dict[str,
     with torch.enable_grad(), computing_in(body.settings.precision, body.device):
         outcome = outcome_of(body.step_fn(body.model, *batch, **extra))
     return outcome.loss, dict(outcome.values)
+
+
+def trial_copy(step: TrainStep, *, schedule: Callable[[int], float]) -> TrainStep:
+    """Return an eager step that trains copies of the model and the optimizer with another learning rate.
+
+    The groups keep the ratios of their rates. The step itself, its model and its optimizer do not change.
+
+    >>> model = torch.nn.Linear(2, 2)
+    >>> step = TrainStep(
+    ...     model, torch.optim.SGD(model.parameters(), lr=0.1), lambda m, x: m(x).square().mean()
+    ... )
+    >>> copied, before = trial_copy(step, schedule=lambda at: 1.0), model.weight.clone()
+    >>> _ = copied(torch.ones(3, 2))
+    >>> copied.updates, step.updates, torch.equal(model.weight, before)
+    (1, 0, True)
+    """
+    body, settings = step._body, step.settings
+    try:
+        model, optimizer = copy.deepcopy((body.model, body.optimizer))
+    except Exception as error:
+        raise StepError(f"the model cannot be copied for a trial: {type(error).__name__}: {error}") from error
+    groups = optimizer.param_groups
+    rates = [float(group["lr"]) for group in groups] if step.schedule is None else [*step.schedule.ratios]
+    highest = max(rates) if step.schedule is None else 1.0
+    if not highest > 0:
+        raise StepError("every learning rate is 0. Create the optimizer with an lr above 0.")
+    ratios = [rate / highest for rate in rates]
+    for group, ratio in zip(groups, ratios):
+        group["lr"] = ratio
+    copied = TrainStep(
+        model.train(),
+        optimizer,
+        body.step_fn,
+        clip_norm=settings.clip_norm,
+        clip_value=settings.clip_value,
+        accumulate=settings.accumulate,
+        precision=settings.precision,
+        tier="eager",
+        tail=settings.tail,
+        guard=settings.guard,
+        schedule=schedule,
+    )
+    assert copied.schedule is not None
+    copied.schedule.load_state_dict({"step": 0, "lr_scale": 1.0, "reference_lr": 1.0, "ratios": ratios})
+    return copied
 
 
 def watch_outside(step: TrainStep, *, saved: Iterable[Any] = ()) -> OutsideTensors:

@@ -3,12 +3,14 @@
 from .callbacks.standard import EarlyStopping, Phase, ReduceOnPlateau
 from .evaluation.ema import AveragedWeights
 from .faults.signals import Preempted
+from .find_lr.result import FindLrResult
 from .result import FitResult
 from .trainer import Trainer
 
 __all__ = [
     "AveragedWeights",
     "EarlyStopping",
+    "FindLrResult",
     "FitResult",
     "Phase",
     "Preempted",

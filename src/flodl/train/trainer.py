@@ -39,6 +39,8 @@ from .evaluation.evaluator import Evaluator, Outputs, as_arguments
 from .evaluation.metrics import check_metrics
 from .evaluation.step_errors import check_signature
 from .faults.nonfinite import OVERFLOWS_IN_A_ROW, SkippedUpdates
+from .find_lr.result import FindLrResult
+from .find_lr.search import find_lr
 from .learning_rate import scale_rates
 from .ranks.checks import check_settings, not_on_ranks
 from .ranks.fit import fit_on_ranks
@@ -346,6 +348,39 @@ class Trainer(CheckedAttributes):
         self._refuse_average("evaluate")
         with preserve_position(data), hint_at_batches(data):
             return self._run.evaluator(self._run.loaders.evaluation_batches(data, batch_size))
+
+    @explained
+    def find_lr(
+        self,
+        data: Any,
+        batch_size: int | None = None,
+        *,
+        min_lr: float = 1e-7,
+        max_lr: float = 1.0,
+        num_steps: int = 100,
+        stop_factor: float | None = 4.0,
+    ) -> FindLrResult:
+        """Train a copy for `num_steps` updates with a rising learning rate, and suggest a rate.
+
+        The rate rises from `min_lr` to `max_lr` in equal ratios. The search ends early if the loss is not
+        finite, or rises to `stop_factor` times its best; with None, only the first. Parameter groups keep the
+        ratios of their rates. Nothing else changes: the model, the optimizer, the schedule, the random state
+        and the position of a loader are as before.
+        """
+        self._refuse_average("find_lr")
+        if self._ranks is not None:
+            raise not_on_ranks("find_lr")
+        with hint_at_batches(data, applies=lambda: batch_size is not None):
+            return find_lr(
+                self._run.session,
+                self._run.loaders,
+                data,
+                batch_size,
+                min_lr=min_lr,
+                max_lr=max_lr,
+                num_steps=num_steps,
+                stop_factor=stop_factor,
+            )
 
     @explained
     def restore_best(self, metric: str | None = None, *, mode: Mode | None = None) -> Bundle:

@@ -80,6 +80,29 @@ class Loaders:
             self._cursor.return_to(session.loader)
         return session.loader
 
+    @contextmanager
+    def for_trial(self, data: Any, batch_size: int | None) -> Iterator[Loader]:
+        """Provide a loader for a trial, after which every loader is where it was.
+
+        The loader of the training is used if it reads the same data: it may hold them on the device.
+        """
+        session, batch_size = self._session, _check_batch_size(data, batch_size)
+        own, is_new = session.loader, False
+        if isinstance(data, Loader):
+            self._check_loader(data)
+            loader = data
+        elif own is not None and not own.is_stale and _same_data((data, batch_size), self._training_data):
+            loader = own
+        else:
+            loader, is_new = self._build(data, batch_size, seed=session.settings.seed), True
+        if loader.is_one_shot:
+            raise TrainError(
+                "the data is an iterator, and a trial would use up its batches. Pass something that can be "
+                "iterated again, such as a list."
+            )
+        with nullcontext() if is_new else loader.preserved_position():
+            yield loader
+
     def _move_new(self, loader: Loader, epoch: int) -> None:
         """Move a loader that was never read to the epoch of the run, or to where the one before it stopped.
 

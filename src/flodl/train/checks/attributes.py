@@ -39,6 +39,7 @@ _INSTEAD_OF_READING = {
     ),
     "average": "Nothing is averaged without ema: write Trainer(…, ema=0.999).",
     **dict.fromkeys(("train", "train_model"), "Write trainer.fit(data, epochs=…)."),
+    **dict.fromkeys(("lr_find", "tune", "lr_finder"), "Write trainer.find_lr(data, batch_size=…)."),
     **dict.fromkeys(("test", "validate"), "Write trainer.evaluate(data)."),
     **dict.fromkeys(("metrics", "logged_metrics"), "The metrics of each epoch are rows of trainer.history."),
     **dict.fromkeys(("global_step", "steps"), "The number of updates is trainer.updates."),

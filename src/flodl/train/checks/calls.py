@@ -61,6 +61,7 @@ class UnknownAttributeError(TrainError, AttributeError):
 _EXAMPLE = {
     "fit": "Write trainer.fit((x, y), epochs=10, batch_size=32).",
     "epoch": "Write for batch in trainer.epoch((x, y), 32): trainer.step(batch).",
+    "find_lr": "Write trainer.find_lr((x, y), 32).",
     "evaluate": "Write trainer.evaluate((x, y)).",
     "scale_lr": "Write trainer.scale_lr(0.1), which multiplies the learning rate.",
     "save": "It saves the run in checkpoint_dir. For a file with the weights, write "
