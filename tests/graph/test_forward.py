@@ -59,6 +59,11 @@ def test_wrong_inputs_say_how_to_call(args, names, got):
         named()(*args, **names)
 
 
+def test_a_misspelled_input_is_named():
+    with pytest.raises(InputError, match=r"'ctxt' is not an input: did you mean 'ctx'\?"):
+        named()(X, ctxt=X)
+
+
 @pytest.mark.parametrize("name", ["self", "lambda", "two words", "input"])
 def test_a_stream_needs_a_name_that_can_be_a_keyword_argument(name):
     with pytest.raises(TagError, match=r"the input .* (cannot be a keyword argument|is not a name)"):

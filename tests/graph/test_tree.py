@@ -111,8 +111,8 @@ def test_every_part_has_a_path(model, path, kind):
         (lambda m: m.freeze("nothing.*"), "no path matches 'nothing.*'."),
         (
             lambda m: m.freeze("sum"),
-            "'sum' has no parameters to freeze: it names a value without any, such as a sum. "
-            "Tag the module itself, or name a subgraph.",
+            "'sum' has no parameters to freeze: it names a value without any, such as a sum or an "
+            "activation. Parameters are at '",
         ),
         (lambda m: m.thaw("encoder.drop"), "'encoder.drop' has no parameters to thaw"),
         (

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl.core import BuildError, InputError, StateError, log
-from flodl.core.paths import suggestion
+from flodl.core.paths import nearest, suggestion
 
 from .control.control import Control, explain_tracing
 from .control.traces import Traces
@@ -242,7 +242,7 @@ class GraphCore(nn.Module):
         got = f"{by_position} by position" + (f" and {', '.join(named)} by name" if named else "")
         return InputError(
             f"the graph takes {self._num_inputs} input{'s' * (self._num_inputs != 1)}, got {got}. "
-            f"Call it as model({wanted})."
+            f"Call it as model({wanted}).{_misspelled(named, self.input_names)}"
         )
 
     def _add_error_path(self, error: Exception, traceback: TracebackType | None) -> Exception | None:
@@ -343,3 +343,11 @@ def _expand_to_batch(value: Tensor, stream: Any) -> Tensor:
     if value.dim() > 1 and value.shape[0] == 1 and isinstance(stream, Tensor) and stream.dim() > 0:
         return value.expand(stream.shape[0], *value.shape[1:])
     return value
+
+
+def _misspelled(given: Iterable[str], known: tuple[str, ...]) -> str:
+    """Return the input that was probably meant by another name, or ""."""
+    for name in given:
+        if name not in known and (close := nearest(name, known, limit=1)):
+            return f" {name!r} is not an input: did you mean {close[0]!r}?"
+    return ""

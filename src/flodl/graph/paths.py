@@ -14,6 +14,7 @@ from .control.control import Control
 from .core import GraphCore
 
 PathKind = Literal["subgraph", "tag", "node"]
+_MOST_NAMES = 6
 
 
 @dataclass(frozen=True)
@@ -139,3 +140,10 @@ def _tag(graph: GraphCore, name: str, path: str) -> Match:
 
 def _kind(module: nn.Module) -> PathKind:
     return "subgraph" if isinstance(module, GraphCore) else "node"
+
+
+def paths_with_parameters(graph: nn.Module) -> str:
+    """Return where a graph has parameters, in words."""
+    names = [name for name, child in graph.named_children() if any(True for _ in child.parameters())]
+    shown = ", ".join(map(repr, names[:_MOST_NAMES])) + ", …" * (len(names) > _MOST_NAMES)
+    return f"Parameters are at {shown}." if names else "This graph has no parameters."

@@ -14,7 +14,7 @@ from flodl.core.formats import format_count
 
 from .control.loop import Loop
 from .core import GraphCore, detach_modules, reset_modules
-from .paths import Match, PathKind, expand, find, graphs_inside
+from .paths import Match, PathKind, expand, find, graphs_inside, paths_with_parameters
 
 
 class GraphTree(GraphCore):
@@ -216,8 +216,8 @@ class GraphTree(GraphCore):
         found = self.parameters_at(path)
         if not found:
             raise PathError(
-                f"{path!r} has no parameters to {verb}: it names a value without any, such as a sum. "
-                "Tag the module itself, or name a subgraph."
+                f"{path!r} has no parameters to {verb}: it names a value without any, such as a sum or an "
+                f"activation. {paths_with_parameters(self)}"
             )
         return found
 

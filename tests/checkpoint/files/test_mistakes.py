@@ -116,3 +116,16 @@ def test_arguments_in_the_wrong_order_are_an_error_with_the_call_that_was_meant(
     for call in (save_checkpoint, load_checkpoint):
         with pytest.raises(CheckpointError, match=rf"Pass the path first, .* {call.__name__}\('model.fdl'"):
             call(tensors, "model.fdl")
+
+
+def test_an_optimizer_in_place_of_a_model_is_explained(tmp_path):
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    save_checkpoint(tmp_path / "m.fdl", model.state_dict())
+    for call in (save_checkpoint, load_checkpoint):
+        with pytest.raises(CheckpointError, match=r"this is an optimizer \(AdamW\).*model\.state_dict\(\)"):
+            call(tmp_path / "m.fdl", optimizer)
+        with pytest.raises(CheckpointError, match="this is the state of an optimizer"):
+            call(tmp_path / "m.fdl", optimizer.state_dict())
+        with pytest.raises(CheckpointError, match="this is an optimizer"):
+            call(optimizer, tmp_path / "m.fdl")

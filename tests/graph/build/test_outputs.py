@@ -79,3 +79,10 @@ def test_a_value_that_is_returned_is_not_overwritten():
 def test_mistakes_in_outputs_are_errors(call, error, words):
     with pytest.raises(error, match=words):
         call(two_heads())
+
+
+def test_a_list_of_names_raises_with_the_call_that_was_meant():
+    with pytest.raises(BuildError, match=r"Pass the names one by one: output\('logits', 'value'\)"):
+        two_heads().output(["logits", "value"])
+    with pytest.raises(BuildError, match=r"Pass the names one by one: input\('ctx', 'mask'\)"):
+        FlowBuilder().input(["ctx", "mask"])

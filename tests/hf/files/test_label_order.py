@@ -1,9 +1,11 @@
 """The order of labels decides what a head predicts."""
 
 import pytest
+import torch
 
-from flodl.core import HFError
-from flodl.hf import AutoModelForSequenceClassification, create_tiny
+from flodl import Trainer
+from flodl.core import HFError, TrainError
+from flodl.hf import AutoModelForSequenceClassification, compute_loss, create_tiny, label_names
 
 TEXTS = ["a moving film", "a dull story"]
 
@@ -20,3 +22,31 @@ def test_labels_in_another_order_than_those_of_the_checkpoint_raise(tmp_path):
 def test_a_set_of_labels_raises_because_it_has_no_order(tmp_path):
     with pytest.raises(HFError, match=r"labels is a set, .* label_names"):
         create_tiny(tmp_path / "tiny", TEXTS, head="seqcls", labels={"negative", "positive"})
+
+
+def test_labels_that_differ_only_in_spaces_raise():
+    with pytest.raises(HFError, match="'good' and 'good ' differ only in spaces"):
+        label_names(["good", "bad", "good "])
+
+
+def test_a_run_resumed_with_labels_in_another_order_raises(tmp_path, capsys):
+    create_tiny(tmp_path / "tiny", TEXTS)
+
+    def train(labels, epochs):
+        model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "tiny", labels=labels)
+        trainer = Trainer(
+            model,
+            compute_loss,
+            optimizer=lambda groups: torch.optim.AdamW(groups, lr=1e-3),
+            checkpoint_dir=tmp_path / "run",
+            device="cpu",
+        )
+        trainer.fit(model.dataset(TEXTS * 4, [0, 1] * 4), epochs=epochs, batch_size=4)
+
+    train(["bad", "good"], 1)
+    with pytest.raises(TrainError, match=r"predicts \['bad', 'good'\].* another order, \['good', 'bad'\]"):
+        train(["good", "bad"], 2)
+    train(["bad", "good"], 2)
+    capsys.readouterr()
+    train(["negative", "positive"], 3)
+    assert "the labels of the model are now ['negative', 'positive'], were" in "".join(capsys.readouterr())

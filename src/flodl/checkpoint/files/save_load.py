@@ -11,6 +11,7 @@ from typing import BinaryIO, Literal, cast
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from flodl.core import CheckpointError, WriteError
 from flodl.core.files import expand_user, replace_atomic
@@ -216,6 +217,7 @@ def resolve_location(location: PathOrStream, method: str) -> PathOrStream:
         if method == "read":
             check_file(path)
         return path
+    _check_not_an_optimizer(location)
     if not callable(getattr(location, method, None)):
         call = "save_checkpoint" if method == "write" else "load_checkpoint"
         raise CheckpointError(
@@ -227,6 +229,7 @@ def resolve_location(location: PathOrStream, method: str) -> PathOrStream:
 
 def check_tensor_dict(named_tensors: object) -> None:
     """Raise unless the argument is a dict with strings as keys."""
+    _check_not_an_optimizer(named_tensors)
     if not isinstance(named_tensors, Mapping):
         raise CheckpointError(
             f"the tensors are a {type(named_tensors).__name__}. Pass a dict of tensors by name, such as "
@@ -246,3 +249,14 @@ def _check_patterns(**options: object) -> None:
                 f"{option}={patterns!r}. Pass a list of names or patterns, such as ['head.*'], or ['*'] for "
                 "all."
             )
+
+
+def _check_not_an_optimizer(value: object) -> None:
+    is_state = isinstance(value, Mapping) and value.keys() == {"state", "param_groups"}
+    if is_state or isinstance(value, Optimizer):
+        what = "the state of an optimizer" if is_state else f"an optimizer ({type(value).__name__})"
+        raise CheckpointError(
+            f"this is {what}, and a checkpoint file has the tensors of a model. Pass model.state_dict(). To "
+            "continue a run, save both together: save_bundle('run', step, {'model': model.state_dict(), "
+            "'optimizer': optimizer.state_dict()}), or let a Trainer do it with checkpoint_dir."
+        )

@@ -20,9 +20,10 @@ from ..device.autograd_history import attribute_path
 from ..errors import StepCallError, StepFunctionError
 from ..settings import StepFunction
 from .batch_text import batch_text
+from .model_output import advice_for_output
 from .step_function import signature_mismatch, signature_text
 
-_TORCH_ERRORS = (RuntimeError, ValueError, IndexError, TypeError, AssertionError)
+_TORCH_ERRORS = (RuntimeError, ValueError, IndexError, TypeError, AssertionError, AttributeError)
 _TORCH_FILES = str(Path(torch.__file__).parent)
 
 # What torch says, and which advice follows.
@@ -73,7 +74,7 @@ def explained(
         f"{of_data}{of_data and ' '}is {batch_text(batch)}"
     )
     order = _order(step_fn, batch)
-    advice = _advice(told, model, batch, order)
+    advice = _advice(error, told, model, batch, order)
     if advice is None:
         if type(error) in (RuntimeError, IndexError, ValueError, AssertionError):
             note = f"{where[0].upper()}{where[1:]}."
@@ -84,9 +85,11 @@ def explained(
     return StepFunctionError(f"{first}, {where}. {advice}", path=path)
 
 
-def _advice(told: str, model: nn.Module, batch: tuple[Any, ...], order: str) -> str | None:
+def _advice(error: Exception, told: str, model: nn.Module, batch: tuple[Any, ...], order: str) -> str | None:
     """Return what to change, or None if the message is not known."""
     leaves = [leaf for leaf in leaves_of(batch) if isinstance(leaf, Tensor)]
+    if output := advice_for_output(told, error, model, batch):
+        return output
     if re.search(_SECOND_BACKWARD, told):
         return _second_backward(model)
     if re.search(_DEVICES, told) and (moved := _other_device(model, leaves)):

@@ -35,7 +35,7 @@ from .draft import (
 from .gates import make_gate
 from .labels import Labels
 from .merging import check_merge, takes_values_one_by_one
-from .names import check_child_name, check_initial_names, check_input_name
+from .names import check_child_name, check_initial_names, check_input_name, check_one_by_one
 from .notes import check_in_place, note_one_module, note_second_build, note_unread
 from .outputs import check_all_returned, check_outputs
 from .references import check_reference
@@ -195,6 +195,7 @@ class FlowBuilder(Unfinished):
         """Declare further inputs, passed by name: `model(x, ctx=c)`. The stream does not change."""
         if not names:
             raise BuildError("input() declares nothing. Name the inputs: input('ctx').")
+        check_one_by_one("input", names)
         for name in names:
             self._check_free(check_input_name(name))
             if name in self._pending:

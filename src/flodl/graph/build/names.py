@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 
 from torch import fx
 
-from flodl.core import TagError
+from flodl.core import BuildError, TagError
 from flodl.core.paths import check_name
 
 from ..graph import Graph
@@ -99,3 +99,13 @@ def _graph_attributes() -> frozenset[str]:
 @cache
 def _export_attributes() -> frozenset[str]:
     return _OF_EXPORTS | frozenset(dir(fx.GraphModule({}, fx.Graph())))
+
+
+def check_one_by_one(method: str, names: Sequence[object]) -> None:
+    """Raise if names were passed as a list."""
+    for given in names:
+        if isinstance(given, list | tuple):
+            call = ", ".join(map(repr, given))
+            raise BuildError(
+                f"{method} got a {type(given).__name__}. Pass the names one by one: {method}({call})."
+            )

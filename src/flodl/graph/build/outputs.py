@@ -8,12 +8,14 @@ from flodl.core import BuildError, RefError
 from flodl.core.paths import check_name, suggestion
 
 from .draft import Draft
+from .names import check_one_by_one
 
 
 def check_outputs(
     names: tuple[str, ...], renamed: Mapping[str, str], tagged: Mapping[str, Draft]
 ) -> list[tuple[str, str]]:
     """Return pairs of output name and tag; raise if a tag does not exist or a name is repeated."""
+    check_one_by_one("output", names)
     bound = [*zip(names, names), *renamed.items()]
     if not bound:
         raise BuildError("output() returns nothing. Name the tags to return: output('logits', 'value').")

@@ -39,6 +39,13 @@ def label_names(labels: Sequence[Any]) -> list[str]:
                 "num_labels=… instead. Leave out texts without a label."
             )
         names.update(own)
+    if len({name.strip() for name in names}) < len(names):
+        known = {name.strip(): name for name in sorted(names)}
+        one = next(name for name in sorted(names) if known[name.strip()] != name)
+        raise HFError(
+            f"the labels {one!r} and {known[one.strip()]!r} differ only in spaces, and would be two classes. "
+            "Remove them: label.strip()."
+        )
     if all(name.isdecimal() for name in names):
         return sorted(names, key=lambda name: (int(name), name))
     return sorted(names, key=lambda name: (name != "O", name))

@@ -34,6 +34,13 @@ class UsedVocabulary:
 
     def check(self, model: PretrainedModel) -> None:
         """Raise if the ids or labels have another meaning for this model."""
+        labels = model.config.labels
+        if labels != self.labels and sorted(labels) == sorted(self.labels):
+            raise HFError(
+                f"the dataset was made with another model, whose labels are {', '.join(self.labels)}; those "
+                f"of this model are {', '.join(labels)}, so the class ids differ. Make it with the model "
+                "that is trained: model.dataset(…)."
+            )
         try:
             tokenizer = model.tokenizer
         except HFError:
@@ -45,10 +52,3 @@ class UsedVocabulary:
                     f"{own!r} for the tokenizer of this model. Make it with the model that is trained: "
                     "model.dataset(…)."
                 )
-        labels = model.config.labels
-        if labels != self.labels and sorted(labels) == sorted(self.labels):
-            raise HFError(
-                f"the dataset was made with another model, whose labels are {', '.join(self.labels)}; those "
-                f"of this model are {', '.join(labels)}, so the class ids differ. Make it with the model "
-                "that is trained: model.dataset(…)."
-            )

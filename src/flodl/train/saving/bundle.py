@@ -23,6 +23,7 @@ from .check import fixed_settings, outside_model, parameter_names
 from .check_optimizer import with_own_implementation
 from .differences import graph_structures
 from .disk_space import expected_optimizer_bytes, num_bytes_of
+from .label_names import label_names_of
 
 
 def collect_parts(session: Session, cursor: BatchCursor, hooks: Hooks) -> dict[str, Any]:
@@ -48,6 +49,7 @@ def collect_parts(session: Session, cursor: BatchCursor, hooks: Hooks) -> dict[s
             "structural_hashes": {path: one.hash for path, one in structures.items()},
             "structures": {path: one.as_metadata() for path, one in structures.items()},
             "parameters": parameter_names(session),
+            "labels": label_names_of(model),
         },
         "average": _averaged(session),
         "hooks": hooks.state_dict(),

@@ -19,6 +19,7 @@ from .buffers import shares_memory
 from .check_optimizer import check_groups, check_states
 from .check_types import check_types
 from .differences import changed_structure
+from .label_names import check_label_names
 
 PARTS = ("model", "optimizer", "step", "rng", "data", "history", "trainer", "average", "hooks", "graphs")
 _SAVED = "the saved run"
@@ -43,6 +44,7 @@ def check_saved_run(
                 f"the run was saved with {name} {saved!r}, and this trainer uses {own!r}. Nothing was "
                 f"loaded. Resume with the original {name}, or choose a different checkpoint_dir."
             )
+    check_label_names(parts["trainer"].get("labels"), session.model)
     check_groups(parts["optimizer"], session.optimizer)
     _check_outside(session, parts.get("outside") or {})
     # Older bundles have no names.

@@ -130,8 +130,9 @@ _TRAINER: dict[str, Check] = {
     "structural_hashes": _none_or(_dict_of(_is_str)),
     "structures": _none_or(_dict_of(_dict_of(_is_str))),
     "parameters": _none_or(_list_of(_list_of(_is_str))),
+    "labels": _none_or(_list_of(_is_str)),
 }
 _OPTIONAL = {
     "num_rollbacks", "skipped_in_a_row", "modes_at_start", "optimizer_at_start", "limit", "structural_hashes",
-    "structures", "parameters",
+    "structures", "parameters", "labels",
 }  # fmt: skip

@@ -18,6 +18,7 @@ from ..record.model import describe_buffers
 from ..record.settings import config_of
 from ..session import Session
 from .changed_record import changed_record, comparable
+from .label_names import changed_label_names
 
 Modes = Mapping[str, Sequence[str]]
 MAX_NAMES = 3
@@ -65,6 +66,7 @@ def differences(
             describe_buffers(session.model),
         ),
         *changed_model(session.model, saved, parts["model"]),
+        *changed_label_names(saved.get("labels"), session.model),
         *(
             conflicting_modes(modes, saved["modes"], at_start=at_start)
             if own_folder
