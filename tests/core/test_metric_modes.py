@@ -29,3 +29,10 @@ def test_lower_is_better_for_losses_errors_and_names_that_say_nothing(name):
 
 def test_a_name_that_says_nothing_has_no_known_direction():
     assert [known_mode(name) for name in ("size", "quality", "loss", "score")] == [None, None, "min", "max"]
+
+
+@pytest.mark.parametrize(
+    "name", ["corr", "eval_corr", "rank_corr", "corrcoef", "PearsonCorrCoef", "eval_spearman"]
+)
+def test_higher_is_better_for_a_correlation(name):
+    assert known_mode(name) == "max"

@@ -107,3 +107,19 @@ def test_the_repr_shows_settings_and_rate():
 def test_settings_out_of_range_are_rejected_at_construction(build, message):
     with pytest.raises(ScheduleError, match=message):
         build()
+
+
+def test_a_metric_that_only_rises_until_the_first_decay_is_mentioned_once(capsys):
+    schedule = PlateauScheduler(0.1, patience=2, factor=0.5)
+    for accuracy in (0.5, 0.6, 0.7, 0.8, 0.9):
+        schedule.observe(accuracy)
+    assert capsys.readouterr().out.count("0.5, and is 0.7 now. Lower is better") == 1
+
+
+@pytest.mark.parametrize("values", [(1.0, 0.5, 0.6, 0.7), (0.5, 0.5, 0.5), (500.0, 600.0, 700.0)])
+def test_a_loss_that_has_fallen_or_exceeds_an_accuracy_is_not_mentioned(values, capsys):
+    schedule = PlateauScheduler(0.1, patience=2, factor=0.5)
+    for value in values:
+        schedule.observe(value)
+    assert schedule.lr() == 0.05
+    assert capsys.readouterr().out == ""

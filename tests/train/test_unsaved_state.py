@@ -1,7 +1,9 @@
 """Tensors that a step function updates outside the model are in no save, which is reported."""
 
 import copy
+import random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -124,3 +126,28 @@ def test_counters_caches_and_memory_that_is_overwritten_are_not_reported(fit):
         return nn.functional.mse_loss(cache["last"], y) + nn.functional.mse_loss(cache["last"], frozen(x))
 
     assert MESSAGE not in fit(step_fn)
+
+
+@pytest.mark.parametrize("kind", ["python", "numpy", "torch"])
+def test_a_generator_that_the_step_function_draws_from_is_reported(fit, kind):
+    if kind == "torch":
+        rng = torch.Generator().manual_seed(0)
+    else:
+        rng = random.Random(0) if kind == "python" else np.random.default_rng(0)
+
+    def step_fn(model, x, y):
+        drawn = torch.rand((), generator=rng) if kind == "torch" else float(rng.random())
+        return nn.functional.mse_loss(model(x), y) * (1 + drawn)
+
+    message = "the step function draws from 'rng', a generator of its own, whose state is in no save"
+    assert fit(step_fn).count(message) == 1
+
+
+def test_generators_that_are_saved_or_unused_are_not_reported(fit):
+    unused = random.Random(0)
+
+    def step_fn(model, x, y):
+        assert unused is not None
+        return nn.functional.mse_loss(model(x), y) * (1 + random.random() + torch.rand(()))
+
+    assert "draws from" not in fit(step_fn)

@@ -14,7 +14,7 @@ _WORDS_WHERE_LOWER_IS_BETTER = re.compile(
     r"penalty|perplexity|ppl|regret|rmse|rmsle|seconds|smape|std|time|wer"
 )
 _WORDS_WHERE_HIGHER_IS_BETTER = re.compile(
-    r"acc|accuracy|ap|auc|auprc|auroc|bertscore|bleu|chrf|cider|concordance|correct|correlation|dice|elbo|em|"
+    r"acc|accuracy|ap|auc|auprc|auroc|bertscore|bleu|chrf|cider|concordance|corr|corrcoef|correct|correlation|dice|elbo|em|"
     r"exact|f1|f2|fbeta|fscore|gain|hit|hits|iou|jaccard|kappa|kendall|macc|map|matthews|mcc|meteor|miou|mrr|"
     r"ndcg|npv|pearson|pearsonr|ppv|precision|psnr|r2|recall|return|returns|reward|rewards|rouge|score|scores|"
     r"sensitivity|silhouette|similarity|spearman|spearmanr|specificity|ssim|success|tnr|top|tpr|win|wins"

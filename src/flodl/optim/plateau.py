@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, SupportsFloat
 
-from flodl.core import ScheduleError
+from flodl.core import ScheduleError, log
 
 from ._arguments import check_integer, check_number, explained
 from ._torch_habits import OF_PLATEAUS, TorchHabits
@@ -63,6 +63,7 @@ class PlateauScheduler(TorchHabits):
     def forget(self) -> None:
         """Forget all observations, but keep the current learning rate, as before a different metric."""
         self._best, self._wait = self._worst, 0
+        self._first: float | None = None
 
     def observe(self, metric: SupportsFloat) -> float:
         """Take the next value of the metric, and return the new learning rate.
@@ -71,14 +72,27 @@ class PlateauScheduler(TorchHabits):
         not per step.
         """
         value = float(metric)
+        self._first = value if self._first is None else self._first
         better = value < self._best if self.mode == "min" else value > self._best
         if better:
             self._best, self._wait = value, 0
             return self._lr
         self._wait += 1
         if self._wait >= self.patience:
+            self._note_direction(value)
             self._lr, self._wait = max(self._lr * self.factor, self.min), 0
         return self._lr
+
+    def _note_direction(self, value: float) -> None:
+        """Say that lower is better if a metric like an accuracy has only risen until the first decay."""
+        has_only_risen = self._best == self._first and 0 <= self._best < value <= 100
+        if self.mode == "min" and self._lr == self.base and has_only_risen:
+            log.msg(
+                "PlateauScheduler: the metric has not fallen below its first value, %g, and is %g now. Lower "
+                "is better; for a metric such as an accuracy, write mode='max'.",
+                self._best,
+                value,
+            )
 
     def lr(self, step: int | None = None) -> float:
         """Return the current learning rate; `step` is accepted as in any schedule, and ignored."""
@@ -105,7 +119,8 @@ class PlateauScheduler(TorchHabits):
                 f"PlateauScheduler: the state {dict(state)!r} contains something that is not a number. "
                 "Load the result of PlateauScheduler.state_dict()."
             ) from None
-        self._lr, self._best, self._wait = lr, best, wait
+        # The first observation is unknown.
+        self._lr, self._best, self._wait, self._first = lr, best, wait, math.nan
 
     def __repr__(self) -> str:
         settings = f"{self.base}, patience={self.patience}, factor={self.factor}, min={self.min}"

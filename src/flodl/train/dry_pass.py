@@ -43,6 +43,7 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
         with sandbox(session.train_step, batch, evaluated, evaluator.outputs, *metrics, *states), muted:
             names = _trained_names(run, batch)
             written = {} if outside is None else outside.written()
+            drawn = [] if outside is None else outside.drawn()
             if evaluated is not None:
                 with hint_at_batches(eval_data):
                     found = evaluator.names_of(*evaluated)
@@ -55,6 +56,13 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
     if names is not None:
         _check_watched(run, names)
         _report_unsaved(run, batch, written)
+        if drawn:
+            run.reports.warn(
+                f"the step function draws from {' and '.join(map(repr, drawn))}, a generator of its own, "
+                "whose state is in no save: a resumed run would draw other numbers. Draw from random, "
+                "numpy.random or torch, whose states are saved, or save it with a hook that has "
+                "state_dict and load_state_dict."
+            )
     if run.saver is not None and session.train_step.is_between_updates:
         run.saver.check_parts()
 

@@ -169,6 +169,12 @@ class Reports:
         """Report a warning."""
         self.event("alert", message=message, level="warning")
 
+    def note(self, message: str) -> None:
+        """Report a choice that decides about results; it is logged even if nobody listens."""
+        self.event("alert", message=message, level="info")
+        if self.current is not None and self.current.is_silent:
+            log.msg("  %s", message)
+
 
 def _with_origins(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """Combine the settings of the trainer with the values that the program was started with, and return

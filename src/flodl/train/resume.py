@@ -22,6 +22,7 @@ from .saving.check import check_saved_run
 from .saving.damaged import all_damaged, describe_ignored, move_damaged, open_intact
 from .saving.differences import differences
 from .saving.directory import BUNDLES, RunDirectory, absolute_path
+from .saving.identity import check_seed
 from .saving.undo import all_or_nothing
 
 
@@ -61,6 +62,10 @@ def resume_run(
     parts = read_bundle(bundle, verify=False)
     own_folder = directory is not None and bundle.path.parent == directory.bundles
     check_saved_run(session, parts, allow_different_structure=allow_different_structure)
+    own_seed = loader.seed
+    if own_folder and session.settings.seed is None and len(parts["history"]) == run.progress.total_epochs:
+        assert directory is not None
+        check_seed(directory.path, parts, seed=own_seed)
     check_ranges(parts, on_ranks=bool(session.settings.devices))
     if run.stage is not Stage.CLOSED:
         check_same_limit(parts["trainer"].get("limit"), run.progress.limit)
@@ -103,8 +108,13 @@ def resume_run(
     if own_folder and isinstance(source, Path) and not bundle.path.is_relative_to(source):
         notes.append(f"its own folder takes precedence over {str(source)!r}")
     if run.is_complete:
+        if loader.seed != own_seed:
+            found.append(f"the seed is now {own_seed}, was {loader.seed}")
         run.progress.differences, found = found, []  # said where the run ends
-    message = "; ".join([f"resumed from step {bundle.step}, epoch {session.epochs}", *notes, *found])
+    where = f"resumed from step {bundle.step}, epoch {session.epochs}"
+    if not bundle.step:
+        where = "starts with a save from before the first update"
+    message = "; ".join([where, *notes, *found])
     run.reports.event("alert", message=message, level="warning" if found else "info")
     run.hooks.call("on_resume", epoch=session.epochs, own_folder=own_folder)
     return True

@@ -299,7 +299,7 @@ class Run:
             )
         self.stage = Stage.BEGUN
         for note in notes_of(self.hooks.all, None if saver is None else saver.directory.keep):
-            self.reports.event("alert", message=note, level="info")
+            self.reports.note(note)
         for warning in warnings_at_start(session, epochs=epochs, num_batches=self.progress.num_batches):
             self.reports.warn(warning)
         for warning in late_phases(self.hooks.all, epochs):

@@ -379,3 +379,18 @@ def test_a_forked_child_that_does_not_save_leaves_the_saves_of_its_parent_alone(
     code = IN_A_CHILD.replace("    writer.save(2", "    sys.exit()\n    writer.save(2")
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=100)
     assert steps(tmp_path) == [1]
+
+
+def test_two_writers_of_one_folder_save_whole_bundles_or_say_what_is_wrong(tmp_path):
+    one, other = (BackgroundWriter(tmp_path, errors="report", on_error=lambda error: None) for _ in range(2))
+    for step in range(1, 9):
+        for number, writer in enumerate((one, other)):
+            writer.save(step, {"model": {"weight": torch.full((64,), float(number))}})
+    one.close()
+    other.close()
+    for failure in one.failures + other.failures:
+        assert "another run has saved this step there" in str(failure)
+    for bundle in list_bundles(tmp_path):
+        weight = read_bundle(bundle)["model"]["weight"]
+        assert torch.equal(weight, weight[:1].expand(64))
+    assert steps(tmp_path) == [*range(1, 9)]

@@ -186,3 +186,15 @@ def test_a_list_or_a_module_can_be_an_augmentation():
     assert Compose([RandomFlip(), RandomFlip()]).parts[1].p == 0.5
     given = next(iter(Loader(images, 4, shuffle=False, augment=[nn.Identity(), nn.Flatten()])))
     assert given.shape == (4, 4)
+
+
+@pytest.mark.parametrize("part", [RandomCrop(2), RandomFlip(), Normalize([0.5] * 3, [0.5] * 3)])
+@pytest.mark.parametrize("shape", [(4, 32, 32, 3), (4, 28, 28, 1), (4, 48, 64, 4)])
+def test_images_with_channels_last_are_an_error(part, shape):
+    with pytest.raises(DataError, match=r"where the channels are last.*permute\(0, 3, 1, 2\)"):
+        next(iter(Loader(torch.zeros(shape), 4, augment=part)))
+
+
+@pytest.mark.parametrize("shape", [(4, 3, 32, 32), (4, 64, 4, 4), (4, 3, 32, 3), (4, 1, 28, 1)])
+def test_small_or_narrow_images_are_not_taken_for_channels_last(shape):
+    assert next(iter(Loader(torch.zeros(shape), 4, augment=RandomFlip()))).shape == shape

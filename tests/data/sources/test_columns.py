@@ -135,3 +135,10 @@ def test_a_subset_may_count_from_the_end():
 def test_a_subset_with_wrong_indices_raises(indices, message):
     with pytest.raises(DataError, match=message):
         Loader(Subset(TensorDataset(LABELS), indices), 4)
+
+
+def test_data_with_autograd_history_is_an_error():
+    with pytest.raises(DataError, match=r"column '0' was computed from parameters.*or pass x\.detach\(\)"):
+        Loader((torch.nn.Linear(2, 3)(torch.ones(4, 2)), torch.ones(4)), 2)
+    with pytest.raises(DataError, match=r"column 'x' requires a gradient.*x\.requires_grad_\(\) in the step"):
+        Loader({"x": torch.ones(4, 2, requires_grad=True)}, 2)

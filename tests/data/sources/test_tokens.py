@@ -120,3 +120,51 @@ def test_a_path_may_start_with_a_tilde(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     np.arange(9, dtype=np.uint16).tofile(tmp_path / "part.bin")
     assert len(TokenShards("~/part.bin", seq_len=4)) == 2
+
+
+# Small ids are frequent, as in a text.
+FREQUENT = np.exp(np.random.default_rng(0).uniform(0, np.log(50257), 4096))
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("uint32", "uint16"),
+        ("int64", "uint16"),
+        ("int64", "int32"),
+        ("uint16", "uint32"),
+        ("uint16", "int64"),
+    ],
+)
+def test_a_file_whose_integers_have_another_size_is_an_error(tmp_path, written, read):
+    FREQUENT.astype(written).tofile(tmp_path / "tokens.bin")
+    bits = 8 * np.dtype(written).itemsize
+    with pytest.raises(
+        DataError, match=rf"does not look like tokens of dtype {read}.*pass dtype='uint{bits}'"
+    ):
+        TokenShards(tmp_path / "tokens.bin", 8, dtype=read)
+    assert TokenShards(tmp_path / "tokens.bin", 8, dtype=written).num_tokens == 4096
+
+
+@pytest.mark.parametrize(
+    ("tokens", "dtype"),
+    [
+        (np.zeros(4096), "uint16"),
+        (np.arange(4096) < 1, "uint16"),  # one token and padding
+        (np.random.default_rng(0).integers(0, 10_000_000, 4096), "int64"),  # items of a shop
+        (np.random.default_rng(0).integers(0, 10_000_000, 4096), "uint32"),
+        (np.arange(20) * 2, "uint32"),
+    ],
+)
+def test_unusual_tokens_of_the_right_size_are_read(tmp_path, tokens, dtype):
+    tokens.astype(dtype).tofile(tmp_path / "tokens.bin")
+    assert TokenShards(tmp_path / "tokens.bin", 8, dtype=dtype).num_tokens == len(tokens)
+
+
+def test_ids_that_no_embedding_of_the_model_has_are_reported(capsys):
+    shards = TokenShards(torch.arange(100), 8)
+    shards.check_model(torch.nn.Embedding(100, 4))
+    shards.check_model(torch.nn.Linear(2, 2))
+    assert capsys.readouterr().err == ""
+    shards.check_model(torch.nn.Embedding(99, 4))
+    assert "has the id 99, and the largest embedding of the model has 99 rows" in capsys.readouterr().err

@@ -242,3 +242,15 @@ def test_a_loop_that_was_left_early_continues_in_a_new_loader_over_the_same_data
     rest = orders_of(one, 1, lambda: Loader(X, 8, seed=1))
     assert len(first[0]) == 8
     assert sorted(first[0] + rest[0]) == X.flatten().tolist()
+
+
+@pytest.mark.parametrize("kind", [Loader, DataLoader])
+def test_samples_that_an_evaluation_leaves_out_are_reported_once(kind, capsys):
+    one = trainer(mean_of)
+    one.evaluate(kind(X, 5, drop_last=True))
+    assert capsys.readouterr().err == ""
+    for _ in range(2):
+        one.evaluate(kind(X, 3, drop_last=True))
+    left = len(X) % 3
+    warning = f"drop_last=True, so {left} of {len(X)} samples are left out of its metrics"
+    assert capsys.readouterr().err.count(warning) == 1

@@ -119,7 +119,7 @@ def test_early_stopping_stops_with_a_reason(make, data):
     trainer = make(hooks=[Fixed(), EarlyStopping("made", patience=2)])
     result = trainer.fit(data, epochs=9, batch_size=20)
     assert (result.status, len(result.history)) == ("stopped", 4)
-    assert result.reason == "made has not improved for 2 epochs (best 2)"
+    assert result.reason == "made has not improved for 2 epochs (best 2; lower is better)"
 
 
 def test_early_stopping_supports_mode_max_and_a_tolerance(make):
@@ -200,7 +200,7 @@ def test_stopping_a_run_after_its_last_epoch_has_no_effect(make, data, tmp_path)
 
     assert run(3) == ("finished", "", "finished")
     assert run(3) == ("finished", "", "finished")
-    assert run(4) == ("stopped", "made has not improved for 2 epochs (best 1)", "stopped")
+    assert run(4) == ("stopped", "made has not improved for 2 epochs (best 1; lower is better)", "stopped")
 
 
 def test_a_rate_that_a_hook_changed_is_the_same_in_history_journal_and_bundle(make, data, tmp_path):

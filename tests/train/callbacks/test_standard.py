@@ -125,3 +125,14 @@ def test_a_metric_that_no_epoch_has_is_still_an_error(make, data):
     again.fit(data, epochs=1, batch_size=8, eval_data=data)
     with pytest.raises(TrainError, match="Pass eval_data to have it"):
         again.fit(data, epochs=2, batch_size=8)
+
+
+@pytest.mark.parametrize(("name", "better"), [("made", "lower"), ("made_corr", "higher")])
+def test_a_direction_that_the_name_decides_is_reported_without_a_monitor(make, data, capsys, name, better):
+    def step_fn(model, x, y):
+        return (model(x) - y).square().mean(), {name: x.mean() * 0}
+
+    trainer = make(None, step_fn, hooks=[EarlyStopping(name, patience=1)])
+    trainer.fit(data, epochs=3, batch_size=8)
+    assert f"EarlyStopping({name!r}): {better} is better" in capsys.readouterr().out
+    assert trainer.stop_reason == f"{name} has not improved for 1 epoch (best 0; {better} is better)"

@@ -7,6 +7,7 @@ is flushed to disk, a rename makes the folder visible.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -213,9 +214,10 @@ def write_bundle(
                 if revision.is_dir():
                     delete_folder(revision)
     except OSError as error:
-        reason = explain_write(
-            error, folder / folder_name(step, 1), unchanged="Earlier bundles are unchanged."
-        )
+        path, unchanged = folder / folder_name(step, 1), "Earlier bundles are unchanged."
+        reason = explain_write(error, None if path.is_dir() else path, unchanged=unchanged)
+        if path.is_dir() and error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+            reason = f"another run has saved this step there. {unchanged} Give each run a folder of its own."
         raise WriteError(f"cannot save step {step} in {str(folder)!r}: {reason}") from error
     return target
 

@@ -13,6 +13,11 @@ from torch.nn import functional
 from flodl.core.errors import DataError
 
 from ..sampling.random_numbers import Chance
+from .scale import check_scale
+
+# An image whose last dimension is one of these, and the others at least this size, has its channels last.
+_NUM_CHANNELS = (1, 3, 4)
+_SMALLEST_IMAGE = 8
 
 
 class _ImageAugmentation(ABC):
@@ -88,8 +93,7 @@ class RandomCrop(_ImageAugmentation):
             planes = torch.arange(size * channels, device=images.device).view(size, channels, 1)
             lines = torch.arange(height, device=images.device)
             starts = (planes * (padded_height * padded_width) + lines * padded_width).view(size, -1)
-            is_captured = images.is_cuda and torch._C._cuda_isCurrentStreamCapturing()
-            if is_captured or torch.compiler.is_compiling():
+            if _is_traced(images):
                 return starts[:count]  # part of the captured program
             if images.is_cuda:
                 # Once, so that any stream may read it from now on.
@@ -135,6 +139,9 @@ class RandomFlip(_ImageAugmentation):
 class Normalize(_ImageAugmentation):
     """Subtract the mean and divide by the standard deviation per channel; bytes are scaled to 0 to 1 first.
 
+    Statistics of bytes (a mean of 125) raise an error for bytes. For other data, the first batch is compared
+    with them.
+
     >>> images = torch.tensor([0, 255], dtype=torch.uint8).view(1, 2, 1, 1)
     >>> normalize = Normalize([0.5, 0.5], [0.25, 0.5])
     >>> normalize(images, Chance(torch.zeros(1, dtype=torch.int64))).round().flatten()
@@ -149,6 +156,7 @@ class Normalize(_ImageAugmentation):
             )
         self.mean, self.std = tuple(mean), tuple(std)
         self._factors: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}
+        self._is_checked = False
 
     def apply(self, images: Tensor, chance: Chance) -> Tensor:
         _check_images(self, images)
@@ -166,6 +174,9 @@ class Normalize(_ImageAugmentation):
         """Return the scale and shift of each pixel, cached because a copy from the host would synchronize."""
         key = (images.device, images.dtype, images.shape[1:])
         if key not in self._factors:
+            if not self._is_checked and not _is_traced(images):
+                self._is_checked = True
+                check_scale(images, self.mean, self.std)
             mean, std = (torch.tensor(v, dtype=torch.float64).view(-1, 1, 1) for v in (self.mean, self.std))
             scale = 1 / (255 * std) if images.dtype == torch.uint8 else 1 / std
             shape = images.shape[1:]
@@ -179,6 +190,12 @@ class Normalize(_ImageAugmentation):
         return f"Normalize({list(self.mean)}, {list(self.std)})"
 
 
+def _is_traced(images: Tensor) -> bool:
+    """Return whether a program is captured or compiled, which may not read values on the host."""
+    is_captured = images.is_cuda and torch._C._cuda_isCurrentStreamCapturing()
+    return is_captured or torch.compiler.is_compiling()
+
+
 def _check_images(part: _ImageAugmentation, images: Any) -> None:
     if not isinstance(images, Tensor) or images.dim() != 4:
         found = (
@@ -189,4 +206,11 @@ def _check_images(part: _ImageAugmentation, images: Any) -> None:
         raise DataError(
             f"{type(part).__name__} expects images [batch, channels, height, width], got {found}. "
             "Pass of= to select the part of the batch that contains them."
+        )
+    _, first, second, last = images.shape
+    if last in _NUM_CHANNELS and min(first, second) >= _SMALLEST_IMAGE:
+        raise DataError(
+            f"{type(part).__name__} expects images [batch, channels, height, width], got "
+            f"{tuple(images.shape)}, where the channels are last. Convert the data once: "
+            "images.permute(0, 3, 1, 2).contiguous()."
         )

@@ -106,11 +106,27 @@ def is_columns(source: object) -> bool:
     return is_array(source)
 
 
+def _check_detached(column: Tensor, label: str) -> None:
+    """Raise if a column has a gradient to compute, which batches of a loader do not pass on."""
+    if column.grad_fn is not None:
+        raise DataError(
+            f"column {label!r} was computed from parameters or inputs that require gradients "
+            f"({column.grad_fn.name()}), and batches have no autograd history: nothing would be trained "
+            "through them. Compute it inside the step function, or pass x.detach()."
+        )
+    if column.requires_grad:
+        raise DataError(
+            f"column {label!r} requires a gradient, and batches are copies without one. Pass x.detach(). For "
+            "derivatives with respect to the inputs, write x = x.requires_grad_() in the step function."
+        )
+
+
 def _as_column(column: Array, label: str) -> Array:
     if column.ndim == 0:
         raise DataError(f"column {label!r} is a single number. Pass an array with one row per sample.")
     if isinstance(column, Tensor):
-        return column.detach()
+        _check_detached(column, label)
+        return column.detach()  # a new object, so that nothing changes the column itself
     try:
         torch.from_numpy(np.empty(0, dtype=column.dtype.newbyteorder("=")))
     except TypeError:

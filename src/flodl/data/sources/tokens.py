@@ -9,10 +9,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from flodl.core import log
 from flodl.core.errors import DataError, DataFileError
 from flodl.core.files import expand_user
+
+# How many tokens of a file are looked at, at least and at most, and an id above those of a vocabulary.
+_FEWEST_CHECKED, _NUM_CHECKED = 64, 4096
+_LARGEST_ID = 1 << 21
+_ORDINALS = {2: "second", 4: "fourth"}
+# How many tokens are compared with the embeddings of a model.
+_NUM_COMPARED = 1 << 20
 
 Shard = str | os.PathLike[str] | Tensor | np.ndarray[Any, Any]
 
@@ -87,6 +95,18 @@ class TokenShards:
         origins = lengths.cumsum(0) - firsts * self.stride
         tokens = torch.from_numpy(_concatenate(self.shards)).to(device)
         return _DeviceWindows(tokens, self._ends.to(device), origins.to(device), self.seq_len, self.stride)
+
+    def check_model(self, model: nn.Module) -> None:
+        """Warn if there are ids that no embedding of a model has, among the first tokens of each shard."""
+        sizes = [module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)]
+        largest = max(int(shard[:_NUM_COMPARED].max()) for shard in self.shards)
+        if sizes and largest >= max(sizes):
+            log.warn(
+                "TokenShards has the id %d, and the largest embedding of the model has %d rows. Check the "
+                "vocabulary of the model, and the dtype of the files.",
+                largest,
+                max(sizes),
+            )
 
     def __len__(self) -> int:
         return self.num_samples
@@ -173,4 +193,50 @@ def _map_file(path: Path, dtype: np.dtype[Any], header_bytes: int) -> np.ndarray
             f"{path} has {path.stat().st_size} bytes, of which {header_bytes} are header: the rest is not a "
             f"multiple of the size of {dtype}. Check dtype= and header_bytes=, and that the file is complete."
         )
-    return np.memmap(path, dtype=dtype, mode="r", offset=header_bytes)
+    tokens = np.memmap(path, dtype=dtype, mode="r", offset=header_bytes)
+    _check_width(tokens, path)
+    return tokens
+
+
+def _check_width(tokens: np.ndarray[Any, Any], path: Path) -> None:
+    """Raise if the first tokens of a file show that its integers have another size than `dtype`."""
+    first = np.ascontiguousarray(tokens[:_NUM_CHECKED])
+    if len(first) < _FEWEST_CHECKED or not first.dtype.isnative:
+        return
+    wider, narrower = _wider(first), _narrower(first)
+    if wider:
+        found = f"every {_ORDINALS[wider]} one has a value, and all others are 0"
+    elif narrower:
+        found = f"many are larger than any vocabulary, up to {first.max()}"
+    else:
+        return
+    size = first.dtype.itemsize * wider if wider else narrower
+    raise DataFileError(
+        f"{path} does not look like tokens of dtype {tokens.dtype}: of the first {len(first)}, {found}. Its "
+        f"integers probably have {8 * size} bits: pass dtype='uint{8 * size}'. Check header_bytes= too."
+    )
+
+
+def _wider(tokens: np.ndarray[Any, Any]) -> int:
+    """Return how many times as wide the integers of a file probably are, or 0."""
+    for times in (4, 2):
+        values, rest = tokens[::times], [tokens[at::times] for at in range(1, times)]
+        fits = tokens.dtype.itemsize * times <= 8 and np.count_nonzero(values) * 2 > len(values)
+        if fits and not any(part.any() for part in rest):
+            return times
+    return 0
+
+
+def _narrower(tokens: np.ndarray[Any, Any]) -> int:
+    """Return the size in bytes of the integers of a file if they are probably narrower, or 0.
+
+    All parts of a number are then tokens of the same kind; those of one large number are not.
+    """
+    if np.quantile(tokens.astype(np.float64), 0.75) < _LARGEST_ID:
+        return 0
+    for size in (2, 4):
+        if size < tokens.dtype.itemsize:
+            parts = tokens.view(f"u{size}").reshape(len(tokens), -1).max(axis=0).astype(np.int64)
+            if parts.min() * 4 >= parts.max() > 0:
+                return size
+    return 0

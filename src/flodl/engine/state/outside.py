@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from .reachable import Reachable, has_attributes, plain_attributes
@@ -15,13 +18,14 @@ from .saved_values import SavedTensor
 
 
 class OutsideTensors:
-    """The floating-point tensors that a function reaches outside a model, by the name of the variable."""
+    """The floating-point tensors and generators that a function reaches outside a model, by variable."""
 
     def __init__(self, function: Callable[..., Any], model: nn.Module, *, saved: Iterable[Any] = ()) -> None:
         known = Reachable([model, *model.parameters(), *model.buffers(), *saved], most=MAX_OBJECTS)
         # Only these are restored by a sandbox.
         restored = set(map(id, Reachable([function], exclude=known, most=MAX_OBJECTS)))
         self._tensors: list[tuple[str, SavedTensor]] = []
+        self._generators: list[tuple[str, Any, Any]] = []
         for name, value in _variables(function, set()):
             found = Reachable([value], exclude=known, most=MAX_OBJECTS)
             for one in found:
@@ -32,6 +36,13 @@ class OutsideTensors:
                     and not one.is_inference()
                 ):
                     self._tensors.append((name, SavedTensor(one, (), ())))
+                elif (state := _state_of(one)) is not None:
+                    self._generators.append((name, one, state))
+
+    def drawn(self) -> list[str]:
+        """Return the variables with a generator of random numbers that was drawn from since."""
+        changed = [name for name, one, before in self._generators if _state_of(one) != before]
+        return list(dict.fromkeys(changed))
 
     def written(self) -> dict[str, list[Tensor]]:
         """Return the tensors that were written to since, by the name of the variable."""
@@ -42,6 +53,17 @@ class OutsideTensors:
             if before.differs_from(now):
                 found.setdefault(name, []).append(before.value)
         return found
+
+
+def _state_of(generator: Any) -> Any:
+    """Return the state of a generator of Python, NumPy or torch; None for anything else."""
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if isinstance(generator, np.random.Generator):
+        return str(generator.bit_generator.state)
+    if isinstance(generator, torch.Generator):
+        return generator.get_state().tolist()
+    return None
 
 
 def _variables(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:

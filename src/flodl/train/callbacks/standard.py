@@ -134,6 +134,8 @@ class EarlyStopping(MetricWatcher):
     def _reason(self) -> str:
         best = self._patience.best
         known = "never a number" if best is None else f"best {best:g}"
+        if self.note:
+            known += f"; {'lower' if self.mode == 'min' else 'higher'} is better"
         return f"{self.metric} has not improved for {counted(self._patience.epochs, 'epoch')} ({known})"
 
 

@@ -8,6 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from flodl.core import TrainError
+
+# Tells this process from others in a bundle.
+PROCESS = uuid.uuid4().hex[:12]
+
 
 class RunIdentity:
     """The id of the run in a folder, which config.json records."""
@@ -23,7 +28,7 @@ class RunIdentity:
 
     def saved(self) -> dict[str, str] | None:
         """Return what a bundle records; None before the run has begun."""
-        return {"id": self._id, "folder": str(self._folder)} if self._id else None
+        return {"id": self._id, "folder": str(self._folder), "process": PROCESS} if self._id else None
 
     def compare(self, config: bytes | None, saved: Mapping[str, Any] | None) -> list[str]:
         """Describe a bundle of another run; a folder without an id adopts that of the bundle."""
@@ -39,6 +44,25 @@ class RunIdentity:
             f"folder of this one ({own}, in {str(self._folder)!r}), which continues with its weights; to "
             "start a new run from a bundle, use a new checkpoint_dir and pass the bundle as resume=…"
         ]
+
+
+def check_seed(folder: Path, saved: Mapping[str, Any], *, seed: int) -> None:
+    """Raise if a finished run was saved by another trainer of this process with another seed: a loop over
+    seeds, in which only the first run would be trained.
+
+    >>> saved = {"trainer": {"run": {"process": PROCESS}}, "data": {"seed": 0}}
+    >>> check_seed(Path("run"), saved, seed=0)
+    >>> check_seed(Path("run"), saved, seed=1)
+    Traceback (most recent call last):
+    flodl.core.errors.TrainError: 'run' contains a finished run that another Trainer of this program ...
+    """
+    process, before = (saved["trainer"].get("run") or {}).get("process"), (saved["data"] or {}).get("seed")
+    if process == PROCESS and before not in (None, seed):
+        raise TrainError(
+            f"{str(folder)!r} contains a finished run that another Trainer of this program trained with seed "
+            f"{before}, and the seed is {seed} now: nothing would be trained, and the results would be those "
+            f"of seed {before}. Use a checkpoint_dir for each run, such as {str(folder / f'seed-{seed}')!r}."
+        )
 
 
 def _recorded(config: bytes | None) -> str:

@@ -80,6 +80,9 @@ class Saver:
         """Save a bundle; return whether it was waited for and is on disk."""
         session, directory = self._session, self.directory
         self.postponed = None
+        if self._saved_at is None:
+            # A loop without `running` does not lock the folder, and another run may have saved there since.
+            directory.refuse_earlier_run()
         self._settle()
         # Metrics belong to the weights that were measured: a bundle from within an epoch has none.
         measured = session.position.measured_at == session.updates
