@@ -71,3 +71,77 @@ def test_an_unknown_extra_is_named_with_a_suggestion(project, capsys):
     project({})
     assert main(["add", "hff"]) == 1
     assert "flodl has no extra 'hff'. Did you mean 'hf'?" in capsys.readouterr().err
+
+
+MANIFEST = """\
+# The commands of this project
+commands:
+    run:   {run: "echo 'x'"}   # ours
+
+    # Below: the tests
+    check:
+        description: >
+            Run
+            everything
+        run: |
+            python -m pytest
+            echo done
+
+# The end
+description: 'mine'
+"""
+
+
+def test_a_playground_is_written_and_linked_without_touching_the_rest(project, capsys):
+    folder = project({"requirements.txt": "flodl\n"})
+    (folder / "fdl.yml").write_text(MANIFEST)
+    (folder / "fdl.yml.example").write_text("commands:\n  run: {run: echo}")
+    assert main(["add", "hf", "--playground"]) == 0
+    added = (folder / "fdl.yml").read_text()
+    assert added == MANIFEST.replace("            echo done\n", "            echo done\n    flodl-hf:\n")
+    assert (folder / "fdl.yml.example").read_text() == "commands:\n  run: {run: echo}\n  flodl-hf:\n"
+    written = {path.name for path in (folder / "flodl-hf").iterdir()}
+    assert written == {"classify.py", "fdl.yml", "README.md", ".gitignore"}
+    shown = capsys.readouterr().out
+    assert f"Added the command flodl-hf to {folder}/fdl.yml." in shown
+    assert main(["config", "lint"]) == 0
+
+
+def test_a_second_playground_changes_nothing(project, capsys):
+    folder = project({"fdl.yml": "commands: {run: {run: echo}}"})
+    assert main(["add", "hf", "--playground"]) == 0
+    (folder / "flodl-hf/classify.py").write_text("mine")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    assert main(["add", "flodl-hf", "--playground"]) == 0
+    assert "flodl-hf exists already and is left unchanged" in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_dry_run_of_a_playground_writes_nothing(project, capsys):
+    folder = project({"fdl.yml": "commands:\n"})
+    assert main(["add", "hf", "--playground", "--dry-run", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["created"], found["written"]) == (True, False)
+    assert found["manifests"] == [str(folder / "fdl.yml")]
+    assert [path.name for path in folder.iterdir()] == ["fdl.yml"]
+
+
+def test_a_playground_needs_a_project_and_an_extra_that_has_one(project, capsys):
+    folder = project({})
+    assert main(["add", "hf", "--playground"]) == 1
+    assert "fdl init NAME" in capsys.readouterr().err
+    (folder / "fdl.yml").write_text("description: x\n")
+    assert main(["add", "zstd", "--playground"]) == 1
+    assert "the extra 'zstd' has no playground" in capsys.readouterr().err
+    assert sorted(path.name for path in folder.iterdir()) == ["fdl.yml"]
+
+
+@pytest.mark.slow
+def test_the_playground_runs_without_a_network(project, capfd, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    project({"fdl.yml": "commands:\n"})
+    main(["add", "hf", "--playground"])
+    for arguments in ([], ["--", "a fine film"]):  # the second run loads the model of the first
+        assert main(["flodl-hf", *arguments]) == 0
+    assert "a fine film" in capfd.readouterr().out

@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -42,15 +42,21 @@ def write_project(target: Path, *, docker: bool, template: str = DEFAULT) -> lis
     name = check_name(target.name)
     if os.path.lexists(target):
         raise SetupError(f"{target} already exists and is left unchanged. Choose another name.")
+    files = list(project_files(name, docker=docker, template=template))
+    # The Python that can run it now. It differs between machines, so it is not under version control.
+    write_folder(target, [*files, (Path(".fdl/python"), f"{sys.executable}\n")])
+    return sorted(str(path) for path, _text in files)
+
+
+def write_folder(target: Path, files: Iterable[tuple[Path, str]]) -> None:
+    """Write a new folder completely or not at all: under a temporary name, which is then replaced."""
     try:
-        work = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=target.parent))
+        work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     except OSError as error:
         raise SetupError(f"{target.parent} cannot be written to: {error.strerror}.") from None
     try:
-        for path, text in project_files(name, docker=docker, template=template):
+        for path, text in files:
             _write(work / path, text)
-        # The Python that can run it now. It differs between machines, so it is not under version control.
-        _write(work / ".fdl/python", f"{sys.executable}\n")
         work.chmod(0o755)
         work.rename(target)
     except OSError as error:
@@ -63,7 +69,6 @@ def write_project(target: Path, *, docker: bool, template: str = DEFAULT) -> lis
         ) from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    return sorted(str(path) for path, _text in project_files(name, docker=docker, template=template))
 
 
 def project_files(name: str, *, docker: bool, template: str = DEFAULT) -> Iterator[tuple[Path, str]]:
@@ -71,13 +76,18 @@ def project_files(name: str, *, docker: bool, template: str = DEFAULT) -> Iterat
     replacements = {"name": name, "flodl": _flodl_version(), "package": re.sub(r"[-_.]+", "-", name).lower()}
     where = "docker" if docker else "native"
     for group in ("every", template, where, f"{template}-{where}"):
-        folder = TEMPLATES / group
-        for source in sorted(folder.rglob(f"*{_SUFFIX}")):
-            text = source.read_text(encoding="utf-8")
+        for path, text in template_files(group):
             for placeholder, value in replacements.items():
                 text = text.replace("{{" + placeholder + "}}", value)
-            path = str(source.relative_to(folder)).removesuffix(_SUFFIX).replace("dot-", ".")
-            yield Path(path), text
+            yield path, text
+
+
+def template_files(group: str) -> Iterator[tuple[Path, str]]:
+    """Yield the path and the text of every template in a folder."""
+    folder = TEMPLATES / group
+    for source in sorted(folder.rglob(f"*{_SUFFIX}")):
+        path = str(source.relative_to(folder)).removesuffix(_SUFFIX).replace("dot-", ".")
+        yield Path(path), source.read_text(encoding="utf-8")
 
 
 def _write(path: Path, text: str) -> None:
