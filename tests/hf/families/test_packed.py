@@ -191,6 +191,7 @@ def kernel(query, key, value, starts, same, longest, longest_too, *, window_size
 def test_the_kernel_for_packed_tokens_gives_the_same(family, head, monkeypatch):
     monkeypatch.setattr(parts, "varlen_attn", kernel)
     monkeypatch.setattr(parts, "has_kernel", lambda hidden, width: True)
+    monkeypatch.setattr(parts, "fits", lambda longest, width: False)  # Triton's kernels need a GPU
     compare(create(family, head, initializer_range=0.2).double(), 1e-10)
 
 
