@@ -6,7 +6,7 @@ import atexit
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -193,8 +193,17 @@ class Monitor:
         self._emit_all(self._watched.new_decisions())
 
     @explain_calls(MonitorCallError, example="Write monitor.log_step(step, {'loss': 0.5}).")
-    def log_step(self, step: int, metrics: Metrics, *, epoch: int | None = None) -> None:
+    def log_step(
+        self,
+        step: int,
+        metrics: Metrics,
+        *,
+        epoch: int | None = None,
+        also: Callable[[], Metrics] | None = None,
+    ) -> None:
         """Record metrics within an epoch: call it at every step; `step_rate` limits how many are kept.
+
+        `also` returns further metrics of the step, and is called only if some of the others are kept.
 
         It may be called several times per step with different metrics, and the last value before the end of
         an epoch or of the run is always kept. Steps count from the start of the run; if they restart at 0 in
@@ -213,7 +222,8 @@ class Monitor:
         if sampled is None:
             return
         self._epochs.enter_loop()
-        data: dict[str, Any] = {"step": sampled[0], "metrics": sampled[1]}
+        found = sampled[1] if also is None else sampled[1] | recorder.detached(also())
+        data: dict[str, Any] = {"step": sampled[0], "metrics": found}
         if epoch is not None:
             data["epoch"] = epoch
         self.emit(Event("metrics", data, rank=self.rank))

@@ -25,8 +25,9 @@ class RunReporter:
         total_epochs: int,
         config: Mapping[str, Any],
         log_every: int | None = None,
+        step_metrics: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        self._log_every = log_every
+        self._log_every, self._step_metrics = log_every, step_metrics
         if monitor is None and monitor_requested():
             monitor = True
         self._monitor: Monitor | None = None
@@ -56,14 +57,15 @@ class RunReporter:
                 self._monitor.watch(thing)
 
     def step(self, epoch: int, step: int, num_steps: int | None, update: int, loss: Tensor) -> None:
-        """Report the position within an epoch, and the loss of every `log_every`-th step.
+        """Report the position within an epoch, and the metrics of every `log_every`-th step.
 
-        This does not wait for the device: the loss is passed on as a tensor.
+        This does not wait for the device: values are passed on as tensors. Those besides the loss are taken
+        only where the monitor keeps the loss, a few times per second.
         """
         if self._monitor is not None:
             self._monitor.progress(epoch, step, num_steps)
             if self._log_every is not None and step % self._log_every == 0:
-                self._monitor.log_step(update, {"loss": loss}, epoch=epoch)
+                self._monitor.log_step(update, {"loss": loss}, epoch=epoch, also=self._step_metrics)
         elif self._console is not None:
             self._console(Event("progress", {"epoch": epoch, "step": step, "num_steps": num_steps}))
 
@@ -130,11 +132,22 @@ class Reports:
         self._end("stopped" if stop_reason() else "finished", stop_reason() or None)
 
     def begin(
-        self, run_dir: Path | None, *, shown: tuple[Any, ...], total_epochs: int, config: Mapping[str, Any]
+        self,
+        run_dir: Path | None,
+        *,
+        shown: tuple[Any, ...],
+        total_epochs: int,
+        config: Mapping[str, Any],
+        step_metrics: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         """Report the start of a run; `shown` is the model and the step to display."""
         reporter = RunReporter(
-            self.monitor, run_dir, total_epochs=total_epochs, config=config, log_every=self._log_every
+            self.monitor,
+            run_dir,
+            total_epochs=total_epochs,
+            config=config,
+            log_every=self._log_every,
+            step_metrics=step_metrics,
         )
         self.current, waiting, self._waiting = reporter, self._waiting, None
         if not self._is_model_shown:

@@ -43,6 +43,7 @@ from .saving.changed_record import nothing_left
 from .saving.directory import RunDirectory
 from .saving.saver import Saver
 from .session import Session
+from .step_metrics import step_metrics
 
 CHECK_EVERY = 1024
 
@@ -296,6 +297,7 @@ class Run:
                 shown=(session.model, session.train_step),
                 total_epochs=epochs,
                 config=record,
+                step_metrics=self._step_metrics,
             )
         self.stage = Stage.BEGUN
         for note in notes_of(self.hooks.all, None if saver is None else saver.directory.keep):
@@ -313,6 +315,10 @@ class Run:
             self.at_begin.pop(0)()
         if saver is not None:
             saver.check_space(epochs)
+
+    def _step_metrics(self) -> dict[str, Any]:
+        """Return what is known of the last update besides its loss; with several devices, nothing is."""
+        return {} if self.session.settings.devices else step_metrics(self.session)
 
     def after_batch(self, batch: Any, loss: Tensor) -> None:
         """Count a batch that was trained on, follow up on its update, report it, and save if it is time."""

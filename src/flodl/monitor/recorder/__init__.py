@@ -14,7 +14,7 @@ from .run_start import (
     run_folder,
     run_start_data,
 )
-from .steps import StepSampler
+from .steps import StepSampler, detached
 from .views import ViewDispatcher
 from .watched import Watched
 
@@ -28,6 +28,7 @@ __all__ = [
     "Watched",
     "config_data",
     "default_name",
+    "detached",
     "end_status",
     "previous_epochs",
     "previous_step",

@@ -66,7 +66,7 @@ class StepSampler:
             key = tuple(metrics)
         group = self._groups.get(key)
         if group is None:
-            values = _detached(metrics)  # raises for an invalid metric before a group is created
+            values = detached(metrics)  # raises for an invalid metric before a group is created
             group = self._groups[key] = _Group(*self._last, first=step)
             group.has_tensors = any(hasattr(value, "detach") for _, value in as_pairs(metrics))
             if epoch is None and self._pass_starts:
@@ -87,7 +87,7 @@ class StepSampler:
             group.keep(step, metrics)
             return None
         group.skipped = None
-        taken = self._take_due(_detached(metrics) if values is None else values, now_s)
+        taken = self._take_due(detached(metrics) if values is None else values, now_s)
         self._recorded.update(dict.fromkeys(taken, step))
         group.due_s = min((self._due_s[name] for name in taken), default=now_s + self._interval_s)
         return (step, taken) if taken else None
@@ -201,5 +201,6 @@ class _Group:
         self.skipped = step, values, versions
 
 
-def _detached(metrics: Metrics) -> dict[str, Any]:
+def detached(metrics: Metrics) -> dict[str, Any]:
+    """Return values that later steps cannot change; those on a device are not read."""
     return {name: detach_value(name, value) for name, value in as_pairs(metrics)}
