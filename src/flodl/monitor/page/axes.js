@@ -26,7 +26,7 @@ function splitByMagnitude(lines, { log, maxAxes }) {
   groups.sort((a, b) => b.names.includes(first) - a.names.includes(first));
   // A metric that is always zero fits everywhere.
   const zero = [...sizes].filter(([, size]) => size === 0).map(([name]) => name);
-  const axes = groups.map(({ names }) => names);
+  const axes = groups.map(({ names }) => [...sizes.keys()].filter((name) => names.includes(name)));
   return axes.length ? [[...axes[0], ...zero], ...axes.slice(1)] : [zero];
 }
 

@@ -7,6 +7,7 @@ const MIN_AXIS_GAP = 112;
 const MAX_AXES = 8;
 const MAX_WORDS = 12;
 const MIN_PLOTTED = 3;
+const MANY_RUNS = 60;
 
 class ParallelPlot {
   // onBrush(brushes) gets the ranges that the user has chosen, as {label, test(run)}; onHover(run) a run or null.
@@ -39,7 +40,7 @@ class ParallelPlot {
     const svg = drawn("svg", { width, height: PLOT_HEIGHT, viewBox: `0 0 ${width} ${PLOT_HEIGHT}` });
     this.height = PLOT_HEIGHT - top - bottom;
     this.axes.forEach((axis, at) => (axis.x = left + (at * (width - left - right)) / gaps));
-    const lines = drawn("g", { class: "lines" });
+    const lines = drawn("g", { class: this.runs.length > MANY_RUNS ? "many" : "few" });
     this.paths.clear();
     for (const run of [...this.runs].sort((a, b) => (this.ranks.get(a.run) ?? -1) - (this.ranks.get(b.run) ?? -1))) lines.append(this.makePath(run));
     svg.append(lines, ...this.axes.map((axis) => this.makeAxisDrawing(axis)));
@@ -209,11 +210,12 @@ function listScale(distinct, isNumeric) {
 }
 
 const LOG_RATIO = 50;
+const LOG_MEDIAN = 0.25;
 
-// A linear scale, or a log scale if the values span orders of magnitude.
+// A linear scale, or a log scale if the values span orders of magnitude and most of them are small.
 function numberScale(values) {
   const [low, high] = [Math.min(...values), Math.max(...values)];
-  const isLog = low > 0 && high / low >= LOG_RATIO;
+  const isLog = low > 0 && high / low >= LOG_RATIO && (median(values) - low) / (high - low) < LOG_MEDIAN;
   const to = isLog ? Math.log10 : (value) => value;
   const span = to(high) - to(low);
   const place = (value) => (span ? (to(value) - to(low)) / span : 0.5);
