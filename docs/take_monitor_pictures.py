@@ -1,10 +1,13 @@
 """Take the pictures of monitor.md: `python docs/take_monitor_pictures.py`, with Playwright and Chromium.
 
-The run is synthetic: an image classifier, halfway through forty epochs.
+The run is synthetic: an image classifier, halfway through forty epochs. So are the runs of the comparison.
+With `--sweep FOLDER`, the picture of sweeps.md is taken of this sweep instead, a real one.
 """
 
 from __future__ import annotations
 
+import argparse
+import io
 import math
 import random
 import shutil
@@ -12,11 +15,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
+from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
+from flodl.cli.given_runs import find_given_runs
 from flodl.monitor import Event, Journal
-from flodl.monitor.server import RunSource, Server
+from flodl.monitor.server import FollowedRuns, RunSource, Server
 
 IMAGES = Path(__file__).parent / "images"
 EPOCH_S, STEPS, DONE, TOTAL = 60.0, 120, 22, 40
@@ -35,6 +41,7 @@ def measurements(rng: random.Random) -> Iterator[Event]:
         values = {
             "train.loss": loss * rng.gauss(1, 0.06),
             "train.grad_norm": (0.4 + loss / 2) * rng.gauss(1, 0.2),
+            "images_per_s": 11_400 * rng.gauss(1, 0.01),
         }
         data = {"step": step, "epoch": step // STEPS, "metrics": values}
         yield Event("metrics", data, time_s=step * EPOCH_S / STEPS)
@@ -104,6 +111,60 @@ def write_run(folder: Path) -> Journal:
     return journal
 
 
+def write_runs(folder: Path) -> None:
+    """Write the journals of 40 synthetic runs, with settings that matter to a different degree."""
+    rng = random.Random(3)
+    for number in range(1, 41):
+        rate, dropout = 10 ** rng.uniform(-4, -1), rng.uniform(0.0, 0.5)
+        hidden, optimizer = rng.choice([64, 128, 256, 512]), rng.choice(["AdamW", "SGD", "Lion"])
+        settings = {
+            "lr": float(f"{rate:.3g}"),
+            "hidden": hidden,
+            "dropout": round(dropout, 2),
+            "optimizer": optimizer,
+        }
+        config = [{"path": path, "value": value, "origin": "fdl.yml:9"} for path, value in settings.items()]
+        loss_at_end = 0.1 + 0.12 * abs(math.log10(rate) + 2.6) + 6 / hidden + 0.2 * dropout
+        start_s, epoch_s = time.time() - 7200 + 60 * number, 1.2 + hidden / 200
+        with Journal.open(folder / f"{number:03d}") as journal:
+            journal.write(
+                Event("run_start", {"name": f"{number:03d}", "total_epochs": 20, "config": config}, start_s)
+            )
+            for epoch in range(20):
+                loss = (loss_at_end + 2 * math.exp(-epoch / 5 / (0.5 + 40 * rate))) * rng.gauss(1, 0.03)
+                metrics = {
+                    "train.loss": loss,
+                    "val.loss": 1.1 * loss,
+                    "val.accuracy": max(1 - loss / 2.6, 0.08),
+                }
+                data = {"epoch": epoch, "metrics": metrics, "duration_s": epoch_s}
+                journal.write(Event("epoch", data, start_s + (epoch + 1) * epoch_s))
+            end = {"status": "finished", "duration_s": 20 * epoch_s}
+            journal.write(Event("run_end", end, start_s + 20 * epoch_s))
+
+
+def take_comparison(browser: Browser, folder: Path, name: str, *, scheme: Literal["light", "dark"]) -> None:
+    """Save the picture of the runs in a folder: the table, and the settings with the results."""
+    given = find_given_runs([folder])
+    followed = FollowedRuns(given.single, folders=given.folders, focus=given.focus)
+    with Server(followed.runs, port=0) as server:
+        page = browser.new_page(viewport={"width": 1200, "height": 900}, color_scheme=scheme)
+        page.goto(server.url)
+        page.wait_for_selector("html[data-ready]")
+        box = page.locator("#parallel").bounding_box()
+        assert box is not None
+        clip = {"x": 0, "y": 0, "width": 1200, "height": box["y"] + box["height"] + 14}
+        save(page.screenshot(full_page=True, clip=clip), IMAGES / name)
+        page.close()
+
+
+def save(picture: bytes, path: Path) -> None:
+    """Save a picture with 256 colors, at a third of the size."""
+    image = Image.open(io.BytesIO(picture)).convert("RGB")
+    few = image.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    few.save(path, optimize=True)
+
+
 def take(browser: Browser, address: str) -> None:
     """Save both pictures."""
     page = browser.new_page(viewport={"width": 1200, "height": 900}, color_scheme="light")
@@ -112,7 +173,7 @@ def take(browser: Browser, address: str) -> None:
     box = page.locator("#metrics-chart .u-over").bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + 0.52 * box["width"], box["y"] + 0.4 * box["height"])
-    page.screenshot(path=IMAGES / "monitor-light.png", full_page=True)
+    save(page.screenshot(full_page=True), IMAGES / "monitor-light.png")
     page.close()
     page = browser.new_page(viewport={"width": 1200, "height": 575}, color_scheme="dark")
     page.goto(address)
@@ -120,16 +181,24 @@ def take(browser: Browser, address: str) -> None:
     page.locator("[data-axis=step]").click()
     page.locator("#smoothing").fill("0.9")
     page.locator("h1").hover()
-    page.screenshot(path=IMAGES / "monitor-dark.png")
+    save(page.screenshot(), IMAGES / "monitor-dark.png")
     page.close()
 
 
 def main() -> None:
-    """Write the run, serve it, and take the pictures."""
+    """Write the runs, serve them, and take the pictures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sweep", type=Path, help="Take only the picture of this sweep.")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
-        journal = write_run(Path(folder))
-        source = RunSource(journal, elapsed_s=lambda: ELAPSED_S)
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        if options.sweep:
+            take_comparison(browser, options.sweep, "sweep.png", scheme="light")
+            return
+        write_runs(Path(folder) / "runs")
+        take_comparison(browser, Path(folder) / "runs", "compare.png", scheme="dark")
+        journal = write_run(Path(folder) / "run")
+        source = RunSource(journal, elapsed_s=lambda: ELAPSED_S)
         with journal, Server([source], last_id=journal.last_id, port=0) as server:
             take(browser, server.url)
         browser.close()

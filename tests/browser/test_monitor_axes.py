@@ -84,6 +84,18 @@ def test_the_steps_show_every_metric_also_those_of_epochs(visit: Any, tmp_path: 
     assert lines["val.loss"] == lines["val.accuracy"] == [9, 19]
 
 
+def test_smoothing_over_steps_hardly_changes_metrics_of_epochs(visit: Any, tmp_path: Path) -> None:
+    with Monitor(4, tmp_path / "run", console=False, resources=False, step_rate=None) as monitor:
+        for step in range(400):
+            monitor.log_step(step, {"loss": 1.0}, epoch=step // 100)
+            if step % 100 == 99:
+                monitor.log(step // 100, {"val.loss": float(4 - step // 100)}, duration=1.0)
+    page = over_steps(visit, monitor.save_html(tmp_path / "run.html").as_uri()).page
+    page.locator("#smoothing").fill("0.9")
+    smooth = page.evaluate(f"{CHART}.smooth[1].filter((value) => value !== null && value !== undefined)")
+    assert smooth == pytest.approx([4.0, 3.0, 2.0, 1.0], abs=0.01)
+
+
 def test_the_steps_of_a_live_run_show_new_epochs(visit: Any, monitor: Monitor) -> None:
     monitor.log_step(0, {"loss": 1.0}, epoch=0)
     seen = visit(monitor.url)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flodl.cli.sweep import definition
 from flodl.core.errors import FlodlError
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 # Larger journals are opened by their index only: checking every line would take too long.
 _MAX_CHECKED_BYTES = 200_000_000
+_OPENING_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -69,15 +71,27 @@ def report_damage(runs: Sequence[Path]) -> None:
             click.echo(f"{file}: skipped {describe_damage(file, damaged)}.", err=True)
 
 
+def report_damage_later(runs: Sequence[Path]) -> None:
+    """Do the same while a page is served, slowly: reading every line takes longer than opening the page."""
+    time.sleep(_OPENING_S)
+    for run in runs:
+        started_s = time.monotonic()
+        with contextlib.suppress(FlodlError, OSError):  # it was renamed or deleted in the meantime
+            report_damage([run])
+        time.sleep(time.monotonic() - started_s)
+
+
 def _is_sweep(folder: Path) -> bool:
-    return (folder / definition.FILE).is_file()
+    return folder.is_dir() and (folder / "sweep.json").is_file()
 
 
 def _focus(folders: Sequence[Path]) -> Focus:
     """Return what the sweep in these folders is about: its metric, and the settings that it tries."""
     from flodl.monitor.snapshot import Focus
 
-    for folder in folders:
+    for folder in filter(_is_sweep, folders):
+        from flodl.cli.sweep import definition
+
         try:
             found = definition.load(folder) or {}
             names = tuple(str(dimension["name"]) for dimension in found.get("over", ()))

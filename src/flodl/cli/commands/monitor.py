@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from flodl.cli.given_runs import GivenRuns, find_given_runs, report_damage
+from flodl.cli.given_runs import GivenRuns, find_given_runs, report_damage, report_damage_later
 from flodl.cli.options import GivenPath, output_options
 from flodl.core.errors import MonitorError
 
@@ -107,6 +107,8 @@ def command(
 def _serve(given: GivenRuns, *, port: int, host: str, token: str | None, open_browser: bool) -> None:
     from flodl.monitor.server import FollowedRuns, Server
 
+    if not given.is_comparison:
+        report_damage(given.runs)
     followed = FollowedRuns(given.single, folders=given.folders, focus=given.focus)
     poll = None if followed.runs.is_comparison else followed.poll
     with Server(
@@ -116,7 +118,9 @@ def _serve(given: GivenRuns, *, port: int, host: str, token: str | None, open_br
         click.echo(f"{server.url}{taken}\nPress Ctrl-C to stop.")
         if open_browser:
             webbrowser.open(server.url)
-        # Checking every line of many runs takes longer than opening them.
-        threading.Thread(target=report_damage, args=(given.runs,), daemon=True).start()
+        if given.is_comparison:
+            # The runs are summarized while the browser opens.
+            threading.Thread(target=followed.runs.comparison, daemon=True).start()
+            threading.Thread(target=report_damage_later, args=(given.runs,), daemon=True).start()
         with contextlib.suppress(KeyboardInterrupt):  # the usual way to stop
             server.wait()

@@ -193,7 +193,8 @@ class Reader:
 
     def _read_lines(self, lines: np.ndarray[Any, Any]) -> list[Entry]:
         found = []
-        with open(self.path, "rb") as file:
+        # Without a buffer, which would be filled again for every line.
+        with open(self.path, "rb", buffering=0) as file:
             for id, offset, length, _ in lines.tolist():
                 if 0 <= offset < self.num_bytes and 0 < length <= MAX_LINE_BYTES:
                     file.seek(offset)

@@ -67,7 +67,7 @@ class LineChart {
   // A zoomed line is smoothed over its full length, so that zooming does not change the smoothed values.
   smoothColumn(xs, values, line) {
     const { x, y } = line.full ?? line;
-    const own = smoothByDistance(x, this.log ? positiveOnly(y) : y, this.smoothing);
+    const own = smoothByDistance(x, this.log ? positiveOnly(y) : y, this.smoothing, line.unit);
     if (!line.full && x.length === xs.length) return own;
     const smooth = interpolate(x, own, xs);
     return values.map((value, at) => (value === null || value === undefined ? value : smooth[at]));

@@ -78,14 +78,22 @@ function makeLine(key, name, x, y, style, { group, label } = splitName(name)) {
 const SMOOTHED_UNITS = 2000;
 const MAX_GAPS = 200;
 
-// An exponential moving average over the distance between points instead of their number, so that it hardly depends on
-// downsampling. `factor` is the weight that remains after the usual distance between two points.
-function smoothByDistance(x, y, factor) {
-  const gaps = x.slice(1).map((next, at) => next - x[at]);
+function distances(x) {
+  return x.slice(1).map((next, at) => next - x[at]);
+}
+
+function usualDistance(x) {
+  const gaps = distances(x);
   // An odd stride, because downsampling leaves alternating short and long distances.
   const stride = Math.floor(gaps.length / MAX_GAPS) | 1;
   const sample = gaps.filter((_, at) => at % stride === 0);
-  const unit = gaps.length ? Math.max(median(sample), (x[x.length - 1] - x[0]) / SMOOTHED_UNITS) : 1;
+  return gaps.length ? Math.max(median(sample), (x[x.length - 1] - x[0]) / SMOOTHED_UNITS) : 1;
+}
+
+// An exponential moving average over the distance between points instead of their number, so that it hardly depends on
+// downsampling. `factor` is the weight that remains after the usual distance between two points.
+function smoothByDistance(x, y, factor, unit = usualDistance(x)) {
+  const gaps = distances(x);
   let mean = 0;
   let weight = 0;
   let last = null;

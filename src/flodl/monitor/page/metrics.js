@@ -111,10 +111,11 @@ class MetricsPanel {
       const series = [...(this.axis === "step" ? this.stepSeries(run) : this.epochSeries(run))];
       if (series.length > MANY_LINES) series.sort(([a], [b]) => compareNatural(a, b));
       const split = chooseGrouping(series.map(([name]) => name));
-      return series.map(([name, { x, y, full }]) => {
+      return series.map(([name, { x, y, full, unit }]) => {
         const key = `${number}\u0000${name}`;
         const grouped = isComparison ? { group: name, label: run.displayName } : split(name);
         const line = makeLine(key, name, x, y, this.styles.of(isComparison ? number : name), grouped);
+        line.unit = unit;
         if (full) line.full = { x: full.x, y: parted(full.y).numbers };
         return isComparison ? { ...line, readName: `${name} · ${run.displayName}` } : line;
       });
@@ -143,7 +144,9 @@ class MetricsPanel {
     const series = new Map(Object.entries(finer ?? run.metrics));
     for (const [name, line] of finer ? series : []) series.set(name, { ...line, full: run.metrics[name] });
     const placed = run.history.filter(({ step }) => step !== undefined);
-    for (const [name, line] of this.seriesOf(placed, "step")) if (!series.has(name)) series.set(name, line);
+    // They are smoothed over as many steps as the others, and so hardly at all.
+    const unit = Math.min(...Object.values(run.metrics).filter(({ x }) => x.length > 1).map(({ x }) => usualDistance(x)));
+    for (const [name, line] of this.seriesOf(placed, "step")) if (!series.has(name)) series.set(name, { ...line, unit: Number.isFinite(unit) ? unit : undefined });
     return series;
   }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -39,6 +40,7 @@ class RunSource:
         self.total_epochs = 0
         self._elapsed_s = elapsed_s  # since the start, from a monotonic clock
         self._cached: dict[int, tuple[float, int, dict[str, Any]]] = {}
+        self._lock = threading.Lock()
         self._summarized: tuple[tuple[int, int | None], dict[str, Any]] | None = None
 
     def state(self, rank: int = 0) -> dict[str, Any]:
@@ -57,17 +59,18 @@ class RunSource:
 
     def summary(self, modes: Mapping[str, Mode]) -> dict[str, Any]:
         """Return the run in a few numbers; those of a run that has ended are read once."""
-        try:
-            written = self.path.stat() if self._journal is None else None
-            version = (self._version(), written and written.st_mtime_ns)
-            if self._summarized is None or self._summarized[0] != version:
-                found = summary(self._reader(), live=self._live, modes=modes)
-                if found["state"] in ("running", "empty"):
-                    return found
-                self._summarized = (version, found)
-            return dict(self._summarized[1])
-        except (FlodlError, OSError, ValueError) as error:
-            return unreadable_summary(self.folder.name, str(error))
+        with self._lock:  # requests at the same time read it once
+            try:
+                written = self.path.stat() if self._journal is None else None
+                version = (self._version(), written and written.st_mtime_ns)
+                if self._summarized is None or self._summarized[0] != version:
+                    found = summary(self._reader(), live=self._live, modes=modes)
+                    if found["state"] in ("running", "empty"):
+                        return found
+                    self._summarized = (version, found)
+                return dict(self._summarized[1])
+            except (FlodlError, OSError, ValueError) as error:
+                return unreadable_summary(self.folder.name, str(error))
 
     def has_ended(self) -> bool:
         """Return whether the run has recorded its end."""
