@@ -247,3 +247,19 @@ def test_events_are_sorted_by_time(visit: Any, tmp_path: Path) -> None:
     )
     page = visit(archived(tmp_path, late, early)).page
     assert page.locator("#events-list b").all_text_contents() == ["finished", "late", "early", "started"]
+
+
+def test_the_classes_of_the_last_evaluation_are_tables_with_shades(visit: Any, tmp_path: Path) -> None:
+    labels = ["cat", "<b>dog</b>"]
+    tables = {
+        "eval_f1": {"labels": labels, "values": [0.5, math.nan]},
+        "eval_confusion": {"labels": labels, "values": [[3, 1], [0, 4]]},
+    }
+    event = epoch(0, loss=1.0)
+    seen = visit(archived(tmp_path, Event("epoch", {**event.data, "tables": tables}, time_s=1.0)))
+    cells = seen.page.locator("#classes-body td").all_text_contents()
+    assert cells == ["cat", "0.5000", "<b>dog</b>", "NaN", "cat", "3", "1", "<b>dog</b>", "0", "4"]
+    share = "(cell) => cell.style.getPropertyValue('--share')"
+    matrix = seen.page.locator("#classes-body table.matrix td.shaded")
+    assert [cell.evaluate(share) for cell in matrix.all()] == ["75%", "25%", "0%", "100%"]
+    assert seen.messages == []

@@ -171,7 +171,7 @@ def test_the_names_of_the_average_are_known(make, data):
 @pytest.mark.parametrize(
     ("result", "words"),
     [
-        (torch.ones(3), "the metric 'mine' returns a tensor of shape"),
+        (torch.ones(3, 2), "the metric 'mine' returns a tensor of shape"),
         ("0.5", "the metric 'mine' returns '0.5'"),
         (None, "the metric 'mine' returns None"),
     ],

@@ -173,21 +173,33 @@ class Monitor:
         self._emit_all(self._watched.add(model))
 
     @explain_calls(MonitorCallError, example="Write monitor.log(epoch, {'loss': 0.5}).")
-    def log(self, epoch: int, metrics: Metrics, duration: float | None = None) -> None:
+    def log(
+        self,
+        epoch: int,
+        metrics: Metrics,
+        duration: float | None = None,
+        *,
+        tables: Mapping[str, Any] | None = None,
+    ) -> None:
         """Record the end of an epoch, counted from 0: a dict of metrics, or a graph that recorded them.
 
         Without a `duration` in seconds, the time since the last epoch is used. Logging the last epoch again
-        adds metrics to it. For a graph, only metrics that it closed since the last log are logged.
+        adds metrics to it. For a graph, only metrics that it closed since the last log are logged. `tables`
+        have a number for each class, or a matrix of classes:
+        `{"f1": {"labels": ["cat", "dog"], "values": [0.9, 0.8]}}`.
         """
         self._raise_if_finished("Log epochs")
         epoch = validation.non_negative_int("epoch", epoch, _EPOCH_ADVICE)
         if duration is not None:
             duration = validation.seconds("duration", duration)
+        checked = validation.tables(tables)
         numbers = self._graph_metrics.read(epoch, metrics)
         self._emit_last_steps()
         event = self._epochs.end(
             epoch, numbers, duration=duration, total_epochs=self.total_epochs, rank=self.rank
         )
+        if checked:
+            event = replace(event, data={**event.data, "tables": checked})
         self.emit(event)
         self._non_finite.check(event)
         self._emit_all(self._watched.new_decisions())

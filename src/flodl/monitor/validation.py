@@ -167,3 +167,25 @@ def file(path: Any) -> Path:
     if Path(path).is_dir():
         raise MonitorError(f"{os.fspath(path)!r} is a folder. Pass the file to write in it.")
     return Path(path)
+
+
+def tables(given: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """Return tables as plain data: names of classes, and a list of numbers or of rows of numbers.
+
+    >>> tables({"f1": {"labels": ["cat", "dog"], "values": [0.9]}})
+    Traceback (most recent call last):
+    flodl.core.errors.MonitorError: the table 'f1' has 2 labels and 1 values. Pass one value, or one row, ...
+    """
+    found = {}
+    for name, table in (given or {}).items():
+        if not isinstance(table, Mapping) or not {"labels", "values"} <= table.keys():
+            raise MonitorError(f"the table {name!r} is {table!r:.60}. Pass {{'labels': […], 'values': […]}}.")
+        labels, values = [str(label) for label in table["labels"]], list(table["values"])
+        lengths = {len(values), *(len(row) for row in values if isinstance(row, list | tuple))}
+        if lengths != {len(labels)}:
+            raise MonitorError(
+                f"the table {name!r} has {len(labels)} labels and {len(values)} values. Pass one value, or "
+                "one row, for each label."
+            )
+        found[str(name)] = {"labels": labels, "values": values}
+    return found

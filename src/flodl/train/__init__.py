@@ -1,6 +1,7 @@
 """Training from the first batch to the last, through every interruption."""
 
 from .callbacks.standard import EarlyStopping, Phase, ReduceOnPlateau
+from .evaluation.class_metrics import ClassAccuracy, ClassF1, ConfusionMatrix
 from .evaluation.ema import AveragedWeights
 from .faults.signals import Preempted
 from .find_lr.result import FindLrResult
@@ -9,6 +10,9 @@ from .trainer import Trainer
 
 __all__ = [
     "AveragedWeights",
+    "ClassAccuracy",
+    "ClassF1",
+    "ConfusionMatrix",
     "EarlyStopping",
     "FindLrResult",
     "FitResult",

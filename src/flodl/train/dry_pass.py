@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -16,7 +16,7 @@ from flodl.monitor import Monitor
 
 from .batches.batch_lists import hint_at_batches
 from .batches.loaders import preserve_position
-from .callbacks.watched import lacks_evaluation, may_add_metrics, unknown_watched
+from .callbacks.watched import lacks_evaluation, may_add_metrics, unknown_watched, watched_matrix
 from .checks.gradients import check_gradients
 from .evaluation.evaluator import as_arguments
 from .evaluation.names import SKIPPED, check_names, check_number
@@ -41,12 +41,12 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
     outside = _watch_unsaved(run)
     try:
         with sandbox(session.train_step, batch, evaluated, evaluator.outputs, *metrics, *states), muted:
-            names = _trained_names(run, batch)
+            names, matrices = _trained_names(run, batch), list[str]()
             written = {} if outside is None else outside.written()
             drawn = [] if outside is None else outside.drawn()
             if evaluated is not None:
                 with hint_at_batches(eval_data):
-                    found = evaluator.names_of(*evaluated)
+                    found, matrices = evaluator.names_of(*evaluated)
                 names = None if names is None else {*names, *(f"eval_{name}" for name in found)}
     except NotRestorable as reason:
         log.debug("the dry pass is left out: %s", reason)
@@ -54,7 +54,7 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
     finally:
         session.stop_reason = stop_reason
     if names is not None:
-        _check_watched(run, names)
+        _check_watched(run, names, [f"eval_{name}" for name in matrices])
         _report_unsaved(run, batch, written)
         if drawn:
             run.reports.warn(
@@ -126,8 +126,11 @@ def _report_unsaved(run: Run, batch: Any, written: Mapping[str, list[Tensor]]) -
         )
 
 
-def _check_watched(run: Run, names: set[str]) -> None:
+def _check_watched(run: Run, names: set[str], matrices: Collection[str]) -> None:
     """Raise if a hook or the policy of the bundles watches a metric that the run does not have."""
+    for who, name in run.watched:
+        if name in matrices:
+            raise watched_matrix(who, name, names)
     loop_decides = run.always_evaluates is None
     if loop_decides:
         # A loop may evaluate some epochs only.

@@ -19,6 +19,7 @@ from flodl.optim import ScheduleBridge
 from .batches.batch_lists import hint_at_batches
 from .batches.loaders import num_batches
 from .dry_pass import dry_pass
+from .evaluation.metrics import components_of
 from .evaluation.modes import modes_of
 from .evaluation.names import SKIPPED, as_number, check_names, check_number
 from .faults.skipped import num_skipped_in_epoch, skipped_alert
@@ -264,7 +265,11 @@ def end_epoch(run: Run, eval_data: Any) -> None:
         # A hook changed it; a row contains the rate of the next update.
         row["lr"] = metrics["lr"] = rate
     if run.reports.current is not None:
-        run.reports.current.epoch(epoch, metrics, time.perf_counter() - run.progress.epoch_start_s)
+        tables = run.progress.tables
+        hidden = components_of(tables)
+        shown = {name: value for name, value in metrics.items() if name not in hidden}
+        duration_s = time.perf_counter() - run.progress.epoch_start_s
+        run.reports.current.epoch(epoch, shown, duration_s, tables)
     if alert := skipped_alert(session, row.get(SKIPPED, 0)):
         run.reports.event("alert", message=f"epoch {row['epoch']}: {alert[0]}", level=alert[1])
     every = session.settings.save_every
@@ -302,6 +307,7 @@ def _evaluate(run: Run, eval_data: Any, epoch: int) -> dict[str, float]:
         if run.stop_request:
             raise _Interrupted
 
+    run.progress.tables = {}
     if eval_data is None:
         return {}
     read, metrics = run.loaders.evaluation_batches(eval_data), None
@@ -315,5 +321,6 @@ def _evaluate(run: Run, eval_data: Any, epoch: int) -> dict[str, float]:
             raise
     if metrics is None:
         run.save_and_exit()
+    run.progress.tables = {f"eval_{name}": table for name, table in run.evaluator.tables.items()}
     run.hooks.call("on_evaluate_end", epoch=epoch, metrics=metrics)
     return {f"eval_{name}": as_number(name, value) for name, value in metrics.items()}

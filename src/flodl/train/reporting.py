@@ -69,10 +69,12 @@ class RunReporter:
         elif self._console is not None:
             self._console(Event("progress", {"epoch": epoch, "step": step, "num_steps": num_steps}))
 
-    def epoch(self, epoch: int, metrics: Mapping[str, float], duration_s: float) -> None:
-        """Report the end of an epoch."""
+    def epoch(
+        self, epoch: int, metrics: Mapping[str, float], duration_s: float, tables: Mapping[str, Any]
+    ) -> None:
+        """Report the end of an epoch; `tables` are results of each class and matrices."""
         if self._monitor is not None:
-            self._monitor.log(epoch, metrics, duration_s)
+            self._monitor.log(epoch, metrics, duration_s, tables=tables)
         elif self._console is not None:
             data = {"epoch": epoch, "metrics": dict(metrics), "duration_s": duration_s}
             self._console(Event("epoch", data))

@@ -50,6 +50,8 @@ class FitResult:
     report: StepReport | None = field(default=None, repr=False)
     # With several devices: the work, idle time and traffic of each rank.
     ranks: RanksReport | None = field(default=None, repr=False)
+    # Metrics of the last evaluation for each class, and matrices: {name: {"labels": […], "values": […]}}.
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
 
     @property
     def metrics(self) -> dict[str, Any]:

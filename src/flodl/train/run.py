@@ -77,6 +77,8 @@ class Progress:
     ranks: RanksReport | None = None
     graph_epochs: int | None = None
     last_batch: tuple[Any, Tensor] | None = None
+    # The results of the last evaluation for each class, and matrices.
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 class Run:
@@ -402,6 +404,7 @@ class Run:
             run_dir=None if self.saver is None else self.saver.directory.path,
             report=session.train_step.report(),
             ranks=self.progress.ranks,
+            tables=dict(self.progress.tables),
         )
 
 

@@ -251,10 +251,11 @@ def test_a_metric_with_several_values_does_not_replace_one_of_another_origin(mak
         make(step_fn=step_fn, metrics={"a": Several()}).evaluate(data, batch_size=4)
 
 
-def test_a_metric_that_returns_several_numbers_raises(make, data):
+@pytest.mark.parametrize("shape", [(2, 3), (2, 2, 2), (0,)])
+def test_a_metric_that_returns_neither_numbers_of_classes_nor_a_matrix_raises(make, data, shape):
     class Rows(Mean):
         def compute(self):
-            return torch.ones(3)
+            return torch.ones(shape)
 
     with pytest.raises(TrainError, match="the metric 'rows' returns a tensor of shape"):
         make(metrics={"rows": Rows()}).evaluate(data, batch_size=4)

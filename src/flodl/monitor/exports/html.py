@@ -30,6 +30,7 @@ _SCRIPTS = (
     "metrics",
     "resources",
     "epochs",
+    "classes",
     "events",
     "facts",
     "rank_store",

@@ -19,7 +19,7 @@ _TYPES: dict[str, dict[str, type | tuple[type, ...]]] = {
         "host": str,
         "hardware": str,
     },
-    "epoch": {"epoch": int, "metrics": dict, "duration_s": _NUMBER, "eta_s": _NUMBER},
+    "epoch": {"epoch": int, "metrics": dict, "duration_s": _NUMBER, "eta_s": _NUMBER, "tables": dict},
     "metrics": {"epoch": _NUMBER, "step": _NUMBER, "metrics": dict},
     "progress": {"epoch": _NUMBER, "step": _NUMBER, "num_steps": _NUMBER},
     "resources": {"gpus": list},

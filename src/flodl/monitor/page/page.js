@@ -32,6 +32,7 @@ class RunPage {
         metrics: new MetricsPanel([run], this.live ? (window) => this.fetchPoints(window) : null),
         resources: new ResourcesPanel(run),
         epochs: new EpochsPanel(run),
+        classes: new ClassesPanel(run),
         events: new EventsPanel(run),
         rankWork: new RankWorkPanel(run),
       };
@@ -64,7 +65,10 @@ class RunPage {
     this.header.show();
     if (has("epoch") || has("tick")) this.panels.metrics.show();
     if (has("tick")) this.panels.resources.show();
-    if (has("epoch")) this.panels.epochs.show();
+    if (has("epoch")) {
+      this.panels.epochs.show();
+      this.panels.classes.show();
+    }
     if (has("told")) {
       this.panels.events.show();
       showTiers(this.run);

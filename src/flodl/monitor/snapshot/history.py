@@ -20,6 +20,7 @@ def epoch_record(event: Event, total_epochs: int) -> dict[str, Any]:
         "eta": data.get("eta_s"),
         "time_s": event.time_s,
         "metrics": dict(data.get("metrics", {})),
+        **({"tables": data["tables"]} if data.get("tables") else {}),
     }
 
 

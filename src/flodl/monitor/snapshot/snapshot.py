@@ -41,9 +41,11 @@ def snapshot(
         "last_id": reader.last_id,
         "rank": rank,
         "status": current,
-        "history": merge_history(
-            {**epoch_with_id(entry, current["total_epochs"]), **position}
-            for entry, position in zip(epochs, steps_before(reader, epochs, rank=rank))
+        "history": _with_last_tables(
+            merge_history(
+                {**epoch_with_id(entry, current["total_epochs"]), **position}
+                for entry, position in zip(epochs, steps_before(reader, epochs, rank=rank))
+            )
         ),
         "metrics": metric_series(reader, rank=rank, max_points=max_points),
         "resources": resource_series(reader, rank=rank, max_points=max_points // 4),
@@ -73,6 +75,16 @@ def event_record(entry: Entry) -> dict[str, Any]:
     record = {"id": entry.id, "kind": event.kind, "time_s": event.time_s, "rank": event.rank}
     data = {key: value for key, value in event.data.items() if key not in ("config", "versions")}
     return {**data, **record}
+
+
+def _with_last_tables(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Keep the tables of the last epoch that has some: the page shows one of each, and they may be large."""
+    found = False
+    for record in reversed(history):
+        if "tables" in record and found:
+            del record["tables"]
+        found = found or "tables" in record
+    return history
 
 
 def _latest_data(entries: list[Entry]) -> dict[str, Any]:

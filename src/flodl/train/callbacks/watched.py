@@ -59,6 +59,15 @@ def unknown_watched(who: str, name: str, names: Collection[str]) -> TrainError:
     )
 
 
+def watched_matrix(who: str, name: str, names: Collection[str]) -> TrainError:
+    """Return the error for a hook or a policy that watches a metric which is a matrix."""
+    numbers = ", ".join(repr(one) for one in sorted(names) if is_evaluated(one))
+    return TrainError(
+        f"{who} watches {name!r}, which is a matrix, and only numbers can be compared. "
+        f"Watch one of {numbers}. Nothing was trained."
+    )
+
+
 def without_evaluation(
     watched: Iterable[tuple[str, str]], history: Sequence[Collection[str]]
 ) -> Iterator[str]:

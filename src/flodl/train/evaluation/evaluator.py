@@ -23,7 +23,7 @@ from flodl.graph import without_carried_values, without_records
 
 from ..batches.samples import Batches
 from .ema import AveragedWeights
-from .metrics import computed_values, reset_metrics, update_metrics, values_of_one_batch
+from .metrics import Results, computed_or_nan, reset_metrics, update_metrics
 from .modes import check_still_evaluating, evaluation_mode
 from .names import check_names, check_number, merge_values
 from .step_errors import check_signature
@@ -69,6 +69,8 @@ class Evaluator:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     outputs: Outputs | None = None
     masked: bool = False
+    # The results of the last evaluation that have several numbers: of each class, or a matrix.
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.outputs is not None and not callable(self.outputs):
@@ -92,20 +94,26 @@ class Evaluator:
         may carry values from batch to batch. The values of the average have the prefix "ema_".
         """
         with preserve_rng_state(self.device):
-            values = self._evaluate(read(), before_batch)
+            values, tables = self._evaluate(read(), before_batch)
+        self.tables.clear()
+        self.tables.update(tables)
         if self.average is None:
             return values
         with preserve_rng_state(self.device), self.average.applied():
-            averaged = self._evaluate(read(), before_batch, warns=False)
+            averaged, tables = self._evaluate(read(), before_batch, warns=False)
+        self.tables.update({f"ema_{name}": table for name, table in tables.items()})
         return merge_values(
             ("a value of the evaluation", values),
             ("a value of the averaged weights (ema)", {f"ema_{name}": v for name, v in averaged.items()}),
         )
 
-    def names_of(self, batch: Any, samples: int | None) -> list[str]:
-        """Evaluate one batch, and return the names of the values that an evaluation has."""
-        found = self._evaluate([(batch, samples)], lambda: None, warns=False, compute=values_of_one_batch)
-        return [*found, *(() if self.average is None else (f"ema_{name}" for name in found))]
+    def names_of(self, batch: Any, samples: int | None) -> tuple[list[str], list[str]]:
+        """Evaluate one batch, and return the names of the values and of the matrices that there are."""
+        found, tables = self._evaluate([(batch, samples)], lambda: None, warns=False, compute=computed_or_nan)
+        names, matrices = list(found), [name for name in tables if name not in found]
+        if self.average is None:
+            return names, matrices
+        return [*names, *(f"ema_{one}" for one in names)], [*matrices, *(f"ema_{one}" for one in matrices)]
 
     def _evaluate(
         self,
@@ -113,8 +121,8 @@ class Evaluator:
         before_batch: Callable[[], None],
         *,
         warns: bool = True,
-        compute: Callable[[Mapping[str, Any]], dict[str, float]] = computed_values,
-    ) -> dict[str, float]:
+        compute: Callable[[Any], Any] | None = None,
+    ) -> tuple[dict[str, float], dict[str, dict[str, Any]]]:
         sums = WeightedSums()
         reset_metrics(self.metrics, self.device)
         with evaluation_mode(self.model), without_carried_values(self.model), without_records(self.model):
@@ -136,10 +144,11 @@ class Evaluator:
                     if self.metrics:
                         predictions, targets = self._predict(arguments)
                         update_metrics(self.metrics, predictions, targets)
-        return merge_values(
-            ("a value of the step function", sums.means()),
-            ("a metric of metrics=", compute(self.metrics)),
+        results = Results(self.metrics, compute)
+        values = merge_values(
+            ("a value of the step function", sums.means()), ("a metric of metrics=", results.values)
         )
+        return values, results.tables
 
     def _predict(self, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
         """Return the predictions and targets for the metrics."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -61,17 +61,57 @@ def update_metrics(metrics: Mapping[str, Any], predictions: Any, targets: Any) -
             ) from error
 
 
-def computed_values(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return the results of the metrics; the names in a mapping are appended to the name of its metric."""
-    return merge_values(*(_values_of(name, metric.compute()) for name, metric in metrics.items()))
+class Results:
+    """The results of the metrics: their numbers by name, and tables of those that return several.
+
+    A vector has a number for each class, under its label or index, and their mean. A matrix is a table only.
+    The names in a mapping are appended to the name of its metric.
+
+    >>> from .class_metrics import ClassF1
+    >>> f1 = ClassF1(["cat", "dog"])
+    >>> f1.update(torch.tensor([0, 1, 1, 1]), torch.tensor([0, 1, 1, 1]))
+    >>> results = Results({"f1": f1})
+    >>> results.values
+    {'f1': 1.0, 'f1_cat': 1.0, 'f1_dog': 1.0}
+    >>> results.tables
+    {'f1': {'labels': ['cat', 'dog'], 'values': [1.0, 1.0]}}
+    """
+
+    def __init__(self, metrics: Mapping[str, Any], compute: Callable[[Any], Any] | None = None) -> None:
+        found = {name: compute(one) if compute else one.compute() for name, one in metrics.items()}
+        self.tables: dict[str, dict[str, Any]] = {}
+        for name, value in found.items():
+            if isinstance(value, Tensor) and _has_classes(value):
+                self.tables[name] = {"labels": _labels(metrics[name], value), "values": value.tolist()}
+        self.values = merge_values(
+            *(_values_of(name, value, self.tables.get(name)) for name, value in found.items())
+        )
 
 
-def values_of_one_batch(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return the results after one batch; NaN for a metric that may need more samples than that."""
-    return merge_values(*(_values_of(name, _computed(metric)) for name, metric in metrics.items()))
+def components_of(tables: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Return the names of the numbers that are also in a table."""
+    return {
+        f"{name}_{label}"
+        for name, table in tables.items()
+        if not isinstance(table["values"][0], list)
+        for label in table["labels"]
+    }
 
 
-def _computed(metric: Any) -> Any:
+def _has_classes(value: Tensor) -> bool:
+    """Return whether a result has a number for each class, or for each pair of classes."""
+    return value.numel() > 1 and (value.ndim == 1 or (value.ndim == 2 and value.shape[0] == value.shape[1]))
+
+
+def _labels(metric: Any, value: Tensor) -> list[str]:
+    labels = getattr(metric, "labels", None)
+    if isinstance(labels, list | tuple) and len(labels) == len(value):
+        return [str(label) for label in labels]
+    return [str(index) for index in range(len(value))]
+
+
+def computed_or_nan(metric: Any) -> Any:
+    """Return the result after one batch; NaN for a metric that may need more samples than that."""
     try:
         return metric.compute()
     except (ArithmeticError, ValueError, RuntimeError, LookupError) as error:
@@ -79,15 +119,18 @@ def _computed(metric: Any) -> Any:
         return math.nan
 
 
-def _values_of(name: str, value: Any) -> tuple[str, dict[str, float]]:
+def _values_of(name: str, value: Any, table: Mapping[str, Any] | None) -> tuple[str, dict[str, float]]:
     """Return the origin and the values of one metric, by the names that are reported."""
     parts = value if isinstance(value, Mapping) else {"": value}
+    if table is not None:
+        is_matrix = value.ndim == 2
+        parts = {} if is_matrix else {"": value.double().nanmean(), **dict(zip(table["labels"], value))}
     found: dict[str, float] = {}
     for part, number in parts.items():
         if isinstance(number, Tensor) and number.numel() != 1:
             raise TrainError(
                 f"the metric {name!r} returns a tensor of shape {tuple(number.shape)}. "
-                "Use metrics that return one number, for example with average='macro'."
+                "Use metrics that return a number, a vector with one for each class, or a square matrix."
             )
         found[f"{name}_{part}" if part else name] = _as_float(name, number)
     return f"a value of the metric {name!r}", found

@@ -1,0 +1,93 @@
+"""Metrics of each class, and the confusion matrix, from the counts of targets and predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from flodl.core import TrainError
+
+
+class ConfusionMatrix:
+    """Count predictions by class: a row for each target, a column for each prediction.
+
+    `labels` are the names of the classes, or their number. Predictions are scores […, classes] or class ids;
+    targets below 0 do not count.
+
+    >>> confusion = ConfusionMatrix(["cat", "dog"])
+    >>> confusion.update(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]))
+    >>> confusion.compute().tolist()
+    [[1, 1], [0, 1]]
+    """
+
+    def __init__(self, labels: int | Sequence[str]) -> None:
+        self.labels = [str(name) for name in (range(labels) if isinstance(labels, int) else labels)]
+        if isinstance(labels, str) or len(self.labels) < 2 or len(set(self.labels)) < len(self.labels):
+            raise TrainError(
+                f"{type(self).__name__}({labels!r}). Pass the number of classes, at least 2, or a list with "
+                "a different name for each."
+            )
+        self.reset()
+
+    def reset(self) -> None:
+        """Start again."""
+        self._counts: Tensor | None = None
+
+    def update(self, predictions: Tensor, targets: Tensor) -> None:
+        """Add a batch: scores […, classes] or class ids […], and class ids […]."""
+        size = len(self.labels)
+        if predictions.is_floating_point() or predictions.shape != targets.shape:
+            if predictions.shape != (*targets.shape, size):
+                raise TrainError(
+                    f"there are {size} classes, and the predictions have the shape "
+                    f"{tuple(predictions.shape)} for targets of the shape {tuple(targets.shape)}. "
+                    f"Expected {(*targets.shape, size)}."
+                )
+            predictions = predictions.argmax(-1)
+        counted = targets >= 0
+        cells = targets[counted].long() * size + predictions[counted].long()
+        found = torch.bincount(cells, minlength=size * size)
+        if len(found) > size * size:
+            raise TrainError(
+                f"a target or a prediction is a class of {size} or above, and there are {size} classes: 0 to "
+                f"{size - 1}."
+            )
+        self._counts = found if self._counts is None else self._counts + found
+
+    def compute(self) -> Tensor:
+        """Return the counts so far."""
+        size = len(self.labels)
+        counts = torch.zeros(size * size, dtype=torch.long) if self._counts is None else self._counts
+        return counts.reshape(size, size).cpu()
+
+
+class ClassAccuracy(ConfusionMatrix):
+    """The fraction of each class that is predicted correctly; NaN for a class without targets.
+
+    >>> accuracy = ClassAccuracy(["cat", "dog"])
+    >>> accuracy.update(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]))
+    >>> accuracy.compute().tolist()
+    [0.5, 1.0]
+    """
+
+    def compute(self) -> Tensor:
+        """Return the accuracy of each class."""
+        counts = super().compute().double()
+        return counts.diagonal() / counts.sum(dim=1)
+
+
+class ClassF1(ConfusionMatrix):
+    """The F1 of each class; NaN for a class that is neither a target nor predicted.
+
+    >>> f1 = ClassF1(3)
+    >>> f1.update(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]))
+    >>> [round(value, 2) for value in f1.compute().tolist()]
+    [0.67, 0.67, nan]
+    """
+
+    def compute(self) -> Tensor:
+        """Return the F1 of each class."""
+        counts = super().compute().double()
+        return 2 * counts.diagonal() / (counts.sum(dim=0) + counts.sum(dim=1))

@@ -1,0 +1,155 @@
+"""Metrics of each class and confusion matrices: values, names, and where they are shown."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from flodl import Trainer
+from flodl.checkpoint import best, last
+from flodl.core import MonitorError, TrainError
+from flodl.monitor import Monitor, read
+from flodl.monitor.exports import archive
+from flodl.monitor.snapshot import snapshot
+from flodl.train import ClassAccuracy, ClassF1, ConfusionMatrix, EarlyStopping
+
+LABELS = ["cat", "dog", "ant"]
+TARGETS = torch.tensor([0, 0, 0, 1, 1, 2, -100])
+PREDICTIONS = torch.tensor([0, 0, 1, 1, 1, 0, 2])
+
+
+def compute_loss(model, x, y):
+    return cross_entropy(model(x), y)
+
+
+def make(**settings):
+    torch.manual_seed(0)
+    settings = {"monitor": False, **settings}
+    metrics = {"f1": ClassF1(LABELS), "confusion": ConfusionMatrix(LABELS)}
+    return Trainer(
+        nn.Linear(4, 3),
+        compute_loss,
+        optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1),
+        device="cpu",
+        metrics=metrics,
+        **settings,
+    )
+
+
+@pytest.fixture
+def data():
+    torch.manual_seed(1)
+    x = torch.randn(60, 4)
+    return x, x[:, :3].argmax(dim=1)
+
+
+def test_counts_are_rows_of_targets_and_negative_targets_do_not_count():
+    confusion = ConfusionMatrix(LABELS)
+    assert confusion.compute().tolist() == [[0] * 3] * 3
+    for part in (slice(0, 3), slice(3, None)):
+        confusion.update(PREDICTIONS[part], TARGETS[part])
+    assert confusion.compute().tolist() == [[2, 1, 0], [0, 2, 0], [1, 0, 0]]
+    confusion.reset()
+    confusion.update(nn.functional.one_hot(PREDICTIONS, 3).float(), TARGETS)
+    assert confusion.compute().tolist() == [[2, 1, 0], [0, 2, 0], [1, 0, 0]]
+
+
+def test_each_class_has_its_accuracy_and_f1():
+    accuracy, f1 = ClassAccuracy(LABELS), ClassF1(4)
+    for metric in (accuracy, f1):
+        metric.update(PREDICTIONS, TARGETS)
+    assert accuracy.compute().tolist() == pytest.approx([2 / 3, 1.0, 0.0])
+    values = f1.compute().tolist()
+    assert values[:3] == pytest.approx([4 / 6, 4 / 5, 0.0])
+    assert math.isnan(values[3])
+
+
+@pytest.mark.parametrize("labels", [1, "cats", ["cat", "cat"]])
+def test_wrong_labels_are_rejected(labels):
+    with pytest.raises(TrainError, match="the number of classes, at least 2"):
+        ConfusionMatrix(labels)
+
+
+def test_predictions_of_other_classes_are_rejected():
+    with pytest.raises(TrainError, match=r"there are 3 classes, and the predictions have the shape \(7, 5\)"):
+        ConfusionMatrix(3).update(torch.zeros(7, 5), TARGETS)
+    with pytest.raises(TrainError, match="there are 2 classes: 0 to 1"):
+        ConfusionMatrix(2).update(PREDICTIONS, TARGETS)
+
+
+def test_an_evaluation_has_a_number_for_each_class_and_their_mean(data):
+    found = make().evaluate(data)
+    assert list(found) == ["loss", "f1", "f1_cat", "f1_dog", "f1_ant"]
+    assert found["f1"] == pytest.approx(sum(found[f"f1_{label}"] for label in LABELS) / 3)
+
+
+def test_vectors_of_other_metric_objects_are_named_by_index(data):
+    class Shares:
+        def reset(self):
+            self.total = torch.zeros(3)
+
+        def update(self, predictions, targets):
+            self.total += torch.bincount(predictions.argmax(1), minlength=3)
+
+        def compute(self):
+            return self.total / self.total.sum()
+
+    trainer = Trainer(
+        nn.Linear(4, 3),
+        compute_loss,
+        optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1),
+        device="cpu",
+        monitor=False,
+        metrics={"share": Shares()},
+    )
+    assert list(trainer.evaluate(data)) == ["loss", "share", "share_0", "share_1", "share_2"]
+
+
+def test_the_result_the_journal_and_the_page_have_the_tables(data, tmp_path, capsys):
+    with Monitor(2, tmp_path, resources=False) as monitor:
+        result = make(monitor=monitor).fit(data, epochs=2, batch_size=20, eval_data=data)
+    assert result.tables["eval_confusion"]["labels"] == LABELS
+    assert sum(map(sum, result.tables["eval_confusion"]["values"])) == 60
+    assert result.tables["eval_f1"]["values"] == [result.metrics[f"eval_f1_{label}"] for label in LABELS]
+    epochs = [entry.event.data for entry in read(tmp_path) if entry.event.kind == "epoch"]
+    assert [list(epoch["tables"]) for epoch in epochs] == [["eval_f1", "eval_confusion"]] * 2
+    assert list(epochs[1]["metrics"]) == ["loss", "lr", "eval_loss", "eval_f1"]
+    history = snapshot(tmp_path)["history"]
+    assert ["tables" in record for record in history] == [False, True]
+    assert "ClassesPanel" in archive([tmp_path])
+    shown = capsys.readouterr().out
+    assert "eval_f1=" in shown
+    assert "eval_f1_cat" not in shown
+
+
+def test_a_hook_or_a_policy_may_watch_a_class(data, tmp_path):
+    hooks, keep = [EarlyStopping("eval_f1_cat", mode="max")], last(1) | best("eval_f1_dog", mode="max")
+    trainer = make(hooks=hooks, keep=keep, checkpoint_dir=tmp_path)
+    assert trainer.fit(data, epochs=1, batch_size=20, eval_data=data).status == "finished"
+
+
+@pytest.mark.parametrize("watching", ["hook", "policy"])
+def test_watching_a_matrix_is_an_error_that_lists_numbers(data, tmp_path, watching):
+    settings = {"checkpoint_dir": tmp_path}
+    if watching == "hook":
+        settings["hooks"] = [EarlyStopping("eval_confusion", mode="min")]
+    else:
+        settings["keep"] = best("eval_confusion", mode="min")
+    with pytest.raises(
+        TrainError, match=r"'eval_confusion', which is a matrix.* 'eval_f1_dog'.* Nothing was"
+    ):
+        make(**settings).fit(data, epochs=1, batch_size=20, eval_data=data)
+
+
+def test_averaged_weights_have_tables_of_their_own(data):
+    result = make(ema=0.9).fit(data, epochs=1, batch_size=20, eval_data=data)
+    assert list(result.tables) == ["eval_f1", "eval_confusion", "eval_ema_f1", "eval_ema_confusion"]
+
+
+def test_a_table_of_the_user_is_checked(tmp_path):
+    with Monitor(1, tmp_path, console=False, resources=False) as monitor:
+        with pytest.raises(MonitorError, match="2 labels and 1 values"):
+            monitor.log(0, {"loss": 1.0}, tables={"f1": {"labels": ["a", "b"], "values": [0.5]}})
+        monitor.log(0, {"loss": 1.0}, tables={"f1": {"labels": ["a", "b"], "values": [0.5, 1.0]}})
