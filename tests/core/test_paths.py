@@ -110,3 +110,19 @@ def test_a_suggestion_lists_the_known_names_when_none_is_similar():
     assert suggestion("zzz", ["a", "b"], known_as="tags") == "The tags here are 'a', 'b'."
     assert suggestion("zzz", many, known_as="tags").endswith("'name11' and 8 more.")
     assert suggestion("hiden", ["hidden"], known_as="tags") == "Did you mean 'hidden'?"
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [("print", "precision"), ("num_epochs", "num_workers"), ("logger", "loader"), ("name", "nan")],
+)
+def test_a_name_that_only_shares_letters_is_not_suggested(name, known):
+    assert nearest(name, [known]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [("workers", "num_workers"), ("rnu", "run"), ("resume_from", "resume"), ("accuracy", "eval_accuracy")],
+)
+def test_a_misspelled_or_incomplete_name_is_suggested(name, known):
+    assert nearest(name, ["epochs", known]) == [known]

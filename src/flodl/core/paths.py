@@ -19,6 +19,10 @@ from fnmatch import fnmatchcase
 from .errors import PathError, TagError
 
 _GLOB = re.compile(r"[*?\[]")
+# How similar a name must be to a known one, from 0 to 1, and how long a beginning must be, to be suggested.
+_SIMILAR = 0.72
+_SIMILAR_IF_SHORT = 0.6
+_SHORTEST_START = 3
 # A number is a name too, as in `encoder.layer.0`.
 _NAME = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_\-]*|0|[1-9][0-9]*)\Z")
 
@@ -87,17 +91,41 @@ def _match(pattern: Sequence[str], path: Sequence[str]) -> bool:
 
 
 def nearest(name: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
-    """Return the known names most similar to `name`, best first.
+    """Return the known names that `name` may stand for, best first: similar ones, or those with its words.
 
     >>> nearest("encodr.scan", ["encoder.scan", "decoder", "encoder"])
-    ['encoder.scan', 'encoder', 'decoder']
+    ['encoder.scan']
+    >>> nearest("clip", ["clip_norm", "clip_value", "lips"]), nearest("print", ["precision"])
+    (['clip_norm', 'clip_value'], [])
     """
     known = list(dict.fromkeys(candidates))
     lowered: dict[str, str] = {}
     for candidate in known:
         lowered.setdefault(candidate.lower(), candidate)
-    close = difflib.get_close_matches(name.lower(), list(lowered), n=limit, cutoff=0.55)
+    wanted = name.lower()
+    likely = [one for one in lowered if _is_similar(wanted, one)]
+    likely = likely or [one for one in lowered if _is_part(wanted, one)]
+    close = difflib.get_close_matches(wanted, likely, n=limit, cutoff=0.0)
     return [lowered[match] for match in close]
+
+
+def _is_similar(one: str, other: str) -> bool:
+    matcher = difflib.SequenceMatcher(None, one, other)
+    # Upper bounds first: a model may have thousands of names.
+    bounds = (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio)
+    # One letter is a third of a short name.
+    least = _SIMILAR if max(len(one), len(other)) > 3 else _SIMILAR_IF_SHORT
+    return all(bound() >= least for bound in bounds)
+
+
+def _is_part(one: str, other: str) -> bool:
+    """Return whether the words of one name are all in the other, or one is the beginning of the other."""
+    words, others = ({*re.split(r"[^a-z0-9]+", text)} - {""} for text in (one, other))
+    if not words or not others:
+        return False
+    shorter = min(one, other, key=len)
+    starts = len(shorter) >= _SHORTEST_START and one.startswith(other) | other.startswith(one)
+    return words <= others or others <= words or starts
 
 
 def suggestion(name: str, candidates: Iterable[str], *, known_as: str) -> str:

@@ -20,7 +20,14 @@ ELSEWHERE = {
     ),
     **dict.fromkeys(("generator", "random_state"), "Write seed=…."),
     **dict.fromkeys(("prefetch_factor",), "Write prefetch=…."),
-    **dict.fromkeys(("pin_memory", "non_blocking"), "Leave it out: batches come on the device, device=…."),
+    **dict.fromkeys(
+        ("pin_memory", "pin", "non_blocking"), "Leave it out: batches come on the device, device=…."
+    ),
+    **dict.fromkeys(
+        ("num_epochs", "epochs"), "A loader has no number of epochs: every loop over it is one epoch."
+    ),
+    "worker_init_fn": "Leave it out: the generators are seeded for each sample in every worker.",
+    "in_order": "Leave it out: batches come in order, whatever the number of workers.",
     **dict.fromkeys(("persistent_workers",), "Leave it out: workers live as long as the loader."),
 }
 # Names of others that nobody assigns to a loader for a purpose of their own.

@@ -66,7 +66,7 @@ def test_a_wrong_argument_of_a_model_is_explained(models, head, call, message) -
         ),
         (
             lambda: AutoModelForSequenceClassification.from_pretrained("x", num_label=2),
-            "from_pretrained has no argument 'num_label'. Did you mean 'num_labels' or 'labels'?",
+            "from_pretrained has no argument 'num_label'. Did you mean 'num_labels'?",
         ),
         (lambda: AutoModel.from_config({}, lables=["a"]), "Did you mean 'labels'"),
         (lambda: create_tiny("x", TEXTS, num_labels=2), "create_tiny has no argument 'num_labels'"),

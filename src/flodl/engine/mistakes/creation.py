@@ -29,6 +29,10 @@ ELSEWHERE = {
         ("compile", "jit", "torch_compile"),
         "Choose a tier: tier='compiled', or tier='auto', the default, which compiles if that is faster.",
     ),
+    **dict.fromkeys(
+        ("scaler", "grad_scaler", "loss_scale"), "Write precision='fp16', which scales the loss."
+    ),
+    "ema": "Write Trainer(…, ema=0.999), or update torch.optim.swa_utils.AveragedModel after each step.",
     "device": "Leave it out: a step runs where the model is. Move it with model.to(device) before.",
 }
 

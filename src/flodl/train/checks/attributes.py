@@ -26,7 +26,9 @@ _INSTEAD_OF_ASSIGNING = {
 }
 # What to write instead of reading an attribute that does not exist.
 _INSTEAD_OF_READING = {
-    **dict.fromkeys(("lr", "learning_rate"), "The rate is trainer.optimizer.param_groups[0]['lr']."),
+    **dict.fromkeys(
+        ("lr", "learning_rate", "current_lr"), "The rate is trainer.optimizer.param_groups[0]['lr']."
+    ),
     **dict.fromkeys(
         ("hooks", "callbacks"),
         "Hooks are passed to Trainer(hooks=[…]) and cannot be changed later; keep the list.",
@@ -37,12 +39,22 @@ _INSTEAD_OF_READING = {
         ("ema", "ema_model", "averaged_model"),
         "The averaged weights are trainer.average; `with trainer.average.applied():` uses them in the model.",
     ),
+    **dict.fromkeys(("to", "cuda", "cpu"), "A trainer stays on its device: Trainer(…, device=…)."),
+    "parameters": "The parameters are those of the model: trainer.model.parameters().",
+    **dict.fromkeys(("log", "logger"), "Pass your own Monitor, Trainer(…, monitor=monitor), and log to it."),
+    **dict.fromkeys(("log_dir", "checkpoint_dir"), "The folder of the run is trainer.run_dir."),
+    "summary": "Write flodl.summary(trainer.model, x).",
+    **dict.fromkeys(
+        ("best_metric", "best_score", "best"),
+        "The row of the best epoch is trainer.result().best('eval_loss').",
+    ),
+    **dict.fromkeys(("loss", "train_loss"), "The losses are [row['loss'] for row in trainer.history]."),
     "average": "Nothing is averaged without ema: write Trainer(…, ema=0.999).",
     **dict.fromkeys(("train", "train_model"), "Write trainer.fit(data, epochs=…)."),
     **dict.fromkeys(("lr_find", "tune", "lr_finder"), "Write trainer.find_lr(data, batch_size=…)."),
     **dict.fromkeys(("test", "validate"), "Write trainer.evaluate(data)."),
     **dict.fromkeys(("metrics", "logged_metrics"), "The metrics of each epoch are rows of trainer.history."),
-    **dict.fromkeys(("global_step", "steps"), "The number of updates is trainer.updates."),
+    **dict.fromkeys(("global_step", "steps", "num_steps"), "The number of updates is trainer.updates."),
     **dict.fromkeys(("current_epoch",), "The number of completed epochs is trainer.epochs."),
     **dict.fromkeys(
         ("load", "load_checkpoint", "restore"),

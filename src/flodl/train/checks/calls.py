@@ -26,11 +26,30 @@ _ACCELERATOR = "Write device='cuda:0', or device='auto', the default."
 ELSEWHERE = {
     **dict.fromkeys(("lr", "learning_rate"), _RATE),
     **dict.fromkeys(("loss", "loss_fn", "criterion"), _LOSS),
-    **dict.fromkeys(("epochs", "max_epochs", "num_epochs", "n_epochs"), _EPOCHS),
+    **dict.fromkeys(("weight_decay", "momentum"), _RATE.replace("learning rate", "setting")),
+    **dict.fromkeys(
+        ("save_dir", "output_dir", "log_dir", "run_dir", "default_root_dir"), "Write checkpoint_dir=…."
+    ),
+    **dict.fromkeys(("logger", "loggers"), "Write Trainer(…, monitor=Monitor(…, sinks=[…]))."),
+    **dict.fromkeys(
+        ("early_stopping", "patience"), "Write Trainer(…, hooks=[EarlyStopping('eval_loss', patience=3)])."
+    ),
+    **dict.fromkeys(
+        ("save_best", "best_metric", "load_best_model_at_end"),
+        "Write Trainer(…, checkpoint_dir=…, keep=best('eval_loss')), and call trainer.restore_best().",
+    ),
+    **dict.fromkeys(("strategy", "num_nodes"), "Write Trainer(…, devices=…)."),
+    "max_steps": "Training counts epochs: trainer.fit(data, epochs=…). A hook may call trainer.stop().",
+    "resume": "Write trainer.fit(data, epochs=…, resume='auto').",
+    "num_workers": "Write Loader(data, batch_size, num_workers=…), and pass the loader to fit.",
+    "loader": "The data comes first: trainer.fit(loader, epochs=…).",
+    **dict.fromkeys(("epochs", "epoch", "max_epochs", "num_epochs", "n_epochs"), _EPOCHS),
     **dict.fromkeys(
         ("train_data", "eval_data", "batch_size", "data", "train_dataset", "eval_dataset"), _DATA
     ),
-    **dict.fromkeys(("val_data", "validation_data", "valid_data", "val_dataset"), "Write eval_data=…."),
+    **dict.fromkeys(
+        ("val_data", "validation_data", "validation", "valid_data", "val_dataset"), "Write eval_data=…."
+    ),
     **dict.fromkeys(("callbacks", "callback"), "Write Trainer(…, hooks=[…])."),
     **dict.fromkeys(
         ("scheduler", "lr_scheduler"), "Write Trainer(…, schedule=…), with a schedule of flodl.optim."
