@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flodl.cli import Args, main
+from flodl.cli import Args, container, main
 from flodl.cli.scaffold import project as scaffold
 from flodl.cli.scaffold.project import project_files
 
@@ -150,6 +150,19 @@ def test_a_project_may_fine_tune_a_hugging_face_model(work, capsys):
 def test_an_unknown_template_is_named(work, capsys):
     assert main(["init", "mine", "--template", "llm"]) == 2
     assert "'llm' is not one of 'digits', 'hf'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--template", "hf"], ["--docker"], ["--docker", "--template", "hf"]]
+)
+def test_the_help_of_run_lists_the_options_of_a_new_project(work, capsys, monkeypatch, options):
+    monkeypatch.setattr(container, "inside_container", lambda: False)  # and no image has been built
+    assert main(["init", "proj", *options]) == 0
+    monkeypatch.chdir(work / "proj")
+    capsys.readouterr()
+    for words in (["run", "--help"], ["quick", "--help"], ["run", "quick", "--help"]):
+        assert main(words) == 0
+        assert "--batch-size INT" in capsys.readouterr().out
 
 
 def test_docker_and_native_exclude_each_other(work, capsys):
