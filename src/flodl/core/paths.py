@@ -95,7 +95,7 @@ def nearest(name: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
 
     >>> nearest("encodr.scan", ["encoder.scan", "decoder", "encoder"])
     ['encoder.scan']
-    >>> nearest("clip", ["clip_norm", "clip_value", "lips"]), nearest("print", ["precision"])
+    >>> nearest("clip", ["clip_norm", "clip_value", "tail"]), nearest("print", ["precision"])
     (['clip_norm', 'clip_value'], [])
     """
     known = list(dict.fromkeys(candidates))
