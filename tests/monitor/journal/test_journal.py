@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flodl.core import MonitorError
@@ -253,6 +253,7 @@ values = st.recursive(
 )
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(data=st.dictionaries(st.text(), values, max_size=3))
 def test_any_event_is_encoded_as_one_line_that_can_be_decoded(data):
     line = encode(Entry(1, Event("alert", {**data, "message": "hot"}, time_s=1.0)))
