@@ -85,7 +85,7 @@ class PlateauScheduler(TorchHabits):
 
     def _note_direction(self, value: float) -> None:
         """Say that lower is better if a metric like an accuracy has only risen until the first decay."""
-        has_only_risen = self._best == self._first and 0 <= self._best < value <= 100
+        has_only_risen = self._best == self._first and 0 <= self._best < value <= 1
         if self.mode == "min" and self._lr == self.base and has_only_risen:
             log.msg(
                 "PlateauScheduler: the metric has not fallen below its first value, %g, and is %g now. Lower "
