@@ -6,8 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from rows.clock import Clock
+
 from . import deberta, finetune, precision
-from .clock import Clock
 from .sizes import Sizes
 
 Row = Callable[[Sizes, Clock], dict[str, Any]]

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 import torch
+from rows.clock import Clock, Rival, results
 from torch import Tensor
 
-from .clock import Clock, Rival, results
 from .finetune import settle, torch_step, train_step
 from .sizes import Sizes
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from rows.clock import Clock, Rival, results
 from torch import Tensor
 
 from flodl import TrainStep
 
-from .clock import Clock, Rival, results
 from .sizes import Sizes
 
 LR = 2e-5

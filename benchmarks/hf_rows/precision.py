@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from rows.clock import Clock
 from torch import Tensor
 
-from .clock import Clock
 from .finetune import Batches, pack_batches, pad_batches
 from .sizes import Sizes
 
