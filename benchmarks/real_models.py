@@ -5,7 +5,7 @@
 AdamW, clipping, bf16 autocast unless the row says otherwise, and the batch already on the device. Rivals are
 torch in eager mode and in each mode of its compiler. Each runs in its own process. All of them are compiled
 at the same time; then they take turns. A row is added to the JSON file when it is done.
-`--starts` measures the time until the fast step runs, on a first start with an empty cache and on a second one.
+`--starts` measures the time until the fast step runs, with an empty cache and on a second start.
 """
 
 from __future__ import annotations
