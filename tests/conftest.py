@@ -34,6 +34,16 @@ def pytest_addoption(parser):
     parser.addoption("--fuzz-case", type=int, default=None, help="run only this case of each fuzz test")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_earlier_starts():
+    """Let no test find what a test of an earlier run has compiled."""
+    if "torch" in sys.modules:
+        from flodl.engine.compile import earlier_starts
+
+        earlier_starts.FOLDER = f"flodl-test-{os.getpid()}"
+    yield
+
+
 @pytest.fixture
 def fuzz(request):
     """Return a function that runs a check once per case, each with its own seeded generator.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 import torch
 
@@ -43,6 +45,7 @@ class CompiledAlready:
     done = True
     failure: str | None = None
     layout = None
+    findings: ClassVar[dict[str, object]] = {}
 
     def __init__(self, body, micro) -> None:
         self.tune = body.settings.tune

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 from ..device.error_text import error_summary
@@ -71,6 +72,11 @@ class BackgroundCompilation:
         return self._job.layout
 
     @property
+    def findings(self) -> Mapping[str, Any]:
+        """What the worker process reported at its end."""
+        return self._job.findings
+
+    @property
     def done(self) -> bool:
         """Whether the compilation has ended, successfully or not."""
         return self._thread is None or not self._thread.is_alive()
@@ -100,7 +106,7 @@ class Job:
         self.process: subprocess.Popen[bytes] | None = None
         self._budget_s = body.settings.tune_budget_s
         self._on_cpu = body.device.type == "cpu"
-        self._findings: dict[str, Any] = {}
+        self.findings: dict[str, Any] = {}
         self._ended = threading.Event()
 
     def end(self) -> None:
@@ -127,10 +133,8 @@ class Job:
             failed = "torch's compiler failed in another process" if cause == error else LOAD_FAILED_MESSAGE
             self.failure = f"{failed}: {cause[:300]}"
         elif not self._ended.is_set():
-            findings = self._findings
-            if findings.get("layout") is not None:
-                where, failure = "in the process that compiled it", findings.get("failure", "")
-                self.layout = LayoutChoice(findings["layout"], findings["times"], where, failure)
+            findings = self.findings
+            self.layout = layout_of(findings, "in the process that compiled it")
             warm_up(self._on_cpu, findings.get("modules", ()), findings.get("sources", ()))
 
     def _run_worker(self, payload: bytes, limit_s: float | None) -> str | None:
@@ -156,9 +160,16 @@ class Job:
             _kill(process)
             process.communicate()
             return None
-        self._findings = parse_findings(output)
+        self.findings = parse_findings(output)
         lines = errors.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
         return lines[-1] if process.returncode else ""
+
+
+def layout_of(findings: Mapping[str, Any], where: str) -> LayoutChoice | None:
+    """Return the memory format that was clearly faster, if there is one."""
+    if findings.get("layout") is None:
+        return None
+    return LayoutChoice(findings["layout"], findings["times"], where, findings.get("failure", ""))
 
 
 def parse_findings(output: bytes) -> dict[str, Any]:

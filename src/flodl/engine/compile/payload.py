@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from flodl.observe import Book
+
 from ..capture.conditions import as_recorded, can_record
 from ..device.torch_flags import current_flags
 from ..program.program import StepBody
@@ -28,6 +30,9 @@ def pack_step(body: StepBody, micro: Micro) -> bytes:
         def reducer_override(self, obj: Any) -> Any:
             if type(obj) is Tensor or type(obj) is nn.Parameter:
                 return _zeros, _metadata(obj)
+            if type(obj) is Book:
+                # The metrics of a graph so far: other numbers in every start.
+                return Book, ()
             if isinstance(obj, nn.Module) and is_parametrized(obj):
                 # Torch refuses to pickle it because its class was created at run time; send the class too.
                 return copyreg.__newobj__, (type(obj),), vars(obj)  # type: ignore[attr-defined]

@@ -364,6 +364,8 @@ class TierController:
         self._inspection.start(candidate, step)
         self.tiers_ahead = self.tiers_ahead[1:]
         self._times.forget(trial.tier)
+        if trial.tier == "compiled":
+            self._compilation.confirm()
         self._switch_to(Standing(candidate, trial.tier, trial.summary), Cause.PROMOTED, step)
 
     def _recordings_kept(self, candidate: Runner) -> RecordedRunner | None:
@@ -400,6 +402,8 @@ class TierController:
         """Stay on the current tier; where a compiled step was requested and fails, capture may still work."""
         failed, self._trial = self._trial, None
         self.tiers_ahead = self.tiers_ahead[1:]
+        if failed is not None and failed.tier == "compiled":
+            self._compilation.retract()
         if failed is not None and failed.tier == "captured":
             # What cannot be captured cannot be captured when it is compiled either, except for a host sync:
             # the compiler may fold what is read into a constant.
@@ -439,6 +443,8 @@ class TierController:
         times, tier = self.step_s, self._current.tier
         before, here = times.get(below.tier), times[tier]
         if before is not None and here > before:
+            if tier == "compiled":
+                self._compilation.retract()
             slower = f"{tier} was measured slower: {here * 1e3:.3f} ms against {before * 1e3:.3f} ms"
             if below.tier == "eager":
                 self.tiers_ahead = [ahead for ahead in self.tiers_ahead if ahead == "compiled"]
