@@ -41,7 +41,6 @@ def no_earlier_starts():
         from flodl.engine.compile import earlier_starts
 
         earlier_starts.FOLDER = f"flodl-test-{os.getpid()}"
-    yield
 
 
 @pytest.fixture
