@@ -103,10 +103,9 @@ def _program() -> str:
 
 
 def _versions(device: torch.device) -> Sequence[str]:
-    from flodl import __version__
-
+    flodl: Any = sys.modules["flodl"]
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    return (__version__, torch.__version__, platform.python_version(), device.type, name)
+    return (flodl.__version__, torch.__version__, platform.python_version(), device.type, name)
 
 
 def _hash(*parts: str | bytes) -> str:
