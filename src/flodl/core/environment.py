@@ -25,6 +25,7 @@
 | `PATH`                  | where commands are looked up                                                    |
 | `VIRTUAL_ENV`           | the active virtual environment, whose Python runs the commands of a project     |
 | `CONDA_PREFIX`          | the same for conda                                                              |
+| `TORCHINDUCTOR_FORCE_DISABLE_CACHES` | 1: torch's compiler has no cache                                   |
 
 Options of a script may name further variables (`option(env=…)`), which are read by that name. The variables
 of torchrun are listed in `TORCHRUN`.
@@ -228,3 +229,8 @@ def resolved_config() -> dict[str, dict[str, Any]]:
 def announce_rank(rank: int, world_size: int) -> None:
     """Tell the code in this process which rank it runs in."""
     os.environ[RANK], os.environ[WORLD_SIZE] = str(rank), str(world_size)
+
+
+def is_compiler_cache_disabled() -> bool:
+    """Return whether torch's compiler was asked not to use its cache on disk."""
+    return os.environ.get("TORCHINDUCTOR_FORCE_DISABLE_CACHES") == "1"

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from flodl.core.environment import is_compiler_cache_disabled
 from flodl.core.files import read_limited, write_atomic
 
 from ..program.program import StepBody
@@ -41,7 +42,7 @@ class EarlierStarts:
 
     def latest(self) -> dict[str, Any] | None:
         """Return the latest note of this program, whatever it compiled; None if there is none."""
-        notes = [] if _is_cache_disabled() else self._notes()
+        notes = [] if is_compiler_cache_disabled() else self._notes()
         return _read(notes[-1]) if notes else None
 
     def find(self, key: str) -> dict[str, Any] | None:
@@ -90,10 +91,6 @@ def _folder() -> Path:
         return Path(runpy.run_path(str(script))["cache_dir"]()) / FOLDER
     except Exception:  # without a cache there is nothing to find
         return Path(os.devnull) / FOLDER
-
-
-def _is_cache_disabled() -> bool:
-    return os.environ.get("TORCHINDUCTOR_FORCE_DISABLE_CACHES") == "1"
 
 
 def _program() -> str:
