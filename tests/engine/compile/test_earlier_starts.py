@@ -16,7 +16,10 @@ from flodl.engine import TrainStep
 from flodl.engine.batch.signature import signature
 from flodl.engine.compile import earlier_starts, policy
 from flodl.engine.compile.earlier_starts import EarlierStarts, step_key
+from flodl.engine.optimizer.prepare import prepare
+from flodl.engine.program.program import StepBody
 from flodl.engine.program.runner import Micro, Phase
+from flodl.engine.settings import StepSettings
 
 CPU = torch.device("cpu")
 BATCH = (torch.ones(8, 4), torch.zeros(8, 4))
@@ -31,13 +34,15 @@ def step_of(model: nn.Module, step_fn=mse) -> TrainStep:
     return TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step_fn)
 
 
-def key_of(step: TrainStep, batch=BATCH) -> str | None:
-    return step_key(step._body, Micro(batch, signature(batch), Phase.ONLY, len(batch[0])))
+def key_of(model: nn.Module, batch=BATCH, step_fn=mse) -> str | None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    body = StepBody.create(model, optimizer, step_fn, StepSettings(), prepare(optimizer))
+    return step_key(body, Micro(batch, signature(batch), Phase.ONLY, len(batch[0])))
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(earlier_starts, "_folder", lambda: tmp_path)
+    monkeypatch.setattr(earlier_starts, "notes_folder", lambda: tmp_path)
     return tmp_path
 
 
@@ -123,7 +128,7 @@ def test_old_notes_are_removed(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_folder_that_cannot_be_written_to_loses_only_the_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(earlier_starts, "_folder", lambda: Path(os.devnull) / "flodl")
+    monkeypatch.setattr(earlier_starts, "notes_folder", lambda: Path(os.devnull) / "flodl")
     starts = EarlierStarts(CPU)
     starts.add("a", FINDINGS)
     assert starts.latest() is None
@@ -133,16 +138,17 @@ def test_a_folder_that_cannot_be_written_to_loses_only_the_note(monkeypatch: pyt
 def test_the_folder_is_that_of_the_compiler_and_is_found_without_importing_it() -> None:
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-    assert earlier_starts._folder.__wrapped__().parent == Path(cache_dir())
+    assert earlier_starts.notes_folder.__wrapped__().parent == Path(cache_dir())
 
 
 def test_the_key_depends_on_code_and_shapes_but_not_on_progress() -> None:
     graph = FlowBuilder(nn.Linear(4, 4)).through(nn.ReLU()).tag("hidden").through(nn.Linear(4, 4)).build()
     step = step_of(graph)
-    key = key_of(step)
+    step(*BATCH)
+    key = key_of(graph)
     for _ in range(3):
         graph.record("loss", step(*BATCH))
     graph.flush()
-    assert key_of(step) == key is not None
-    assert key_of(step, (torch.ones(9, 4), torch.zeros(9, 4))) != key
-    assert key_of(step_of(graph, lambda model, x, y: (model(x) - y).abs().mean())) != key
+    assert key_of(graph) == key is not None
+    assert key_of(graph, (torch.ones(9, 4), torch.zeros(9, 4))) != key
+    assert key_of(graph, step_fn=lambda model, x, y: (model(x) - y).abs().mean()) != key

@@ -68,10 +68,10 @@ class EarlierStarts:
             self._path(key).unlink()
 
     def _path(self, key: str) -> Path:
-        return _folder() / f"{self._prefix}-{key}.json"
+        return notes_folder() / f"{self._prefix}-{key}.json"
 
     def _notes(self) -> list[Path]:
-        return _by_age(_folder().glob(f"{self._prefix}-*.json"))
+        return _by_age(notes_folder().glob(f"{self._prefix}-*.json"))
 
 
 def step_key(body: StepBody, micro: Micro) -> str | None:
@@ -83,7 +83,7 @@ def step_key(body: StepBody, micro: Micro) -> str | None:
 
 
 @cache
-def _folder() -> Path:
+def notes_folder() -> Path:
     """Return the folder of the notes, without importing the compiler, which takes seconds."""
     # Torch keeps this file free of imports.
     script = Path(torch.__file__).parent / "_inductor" / "runtime" / "cache_dir_utils.py"
