@@ -267,6 +267,12 @@ def test_a_merge_key_is_refused_with_advice(project, capsys):
     assert "fdl.yml:2: training.<<: unknown key. Merge keys are not supported" in capsys.readouterr().err
 
 
+def test_a_merge_key_in_nested_options_is_refused_with_advice(project, capsys):
+    project({"fdl.yml": "training:\n  optimizer: {<<: {lr: 1}}\n"})
+    assert main(["config", "lint"]) == 1
+    assert "fdl.yml:2: training.optimizer.<<: unknown key. Merge keys" in capsys.readouterr().err
+
+
 NAMES = [
     "commands",
     "run",

@@ -27,6 +27,7 @@ _TYPE_DESCRIPTIONS = {
 _MAX_SHOWN = 60
 _NUMBER = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?\Z")
 _MANIFEST_ONLY = {"entry", "schema", "compile", "arg-name", "commands"}
+_MERGE_KEY = "Merge keys are not supported: use `inherit-from:`, or write the values out."
 
 
 def decode(struct: type[S], table: Table, *, where: tuple[str, ...] = ()) -> S:
@@ -144,8 +145,10 @@ def _expected_types(struct: type[msgspec.Struct], path: tuple[str, ...]) -> list
 def _unknown_keys(struct: type[msgspec.Struct], table: Table, where: tuple[str, ...]) -> Iterator[str]:
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
     for key, node in table.entries.items():
-        if key not in fields and struct is Training and isinstance(node, Table):
-            continue  # nested options, such as `optimizer: {lr: 0.1}`
+        if key not in fields and key != "<<" and struct is Training and isinstance(node, Table):
+            # Nested options, such as `optimizer: {lr: 0.1}`.
+            yield from _merge_keys(node, (*where, key))
+            continue
         if key not in fields:
             hint = _hint(struct, key, fields)
             yield f"{node.origin}: {dotted((*where, key))}: unknown key. {hint}"
@@ -155,11 +158,19 @@ def _unknown_keys(struct: type[msgspec.Struct], table: Table, where: tuple[str, 
             yield from _unknown_keys(inner, node, (*where, key))
 
 
+def _merge_keys(table: Table, where: tuple[str, ...]) -> Iterator[str]:
+    for key, node in table.entries.items():
+        if key == "<<":
+            yield f"{node.origin}: {dotted((*where, key))}: unknown key. {_MERGE_KEY}"
+        elif isinstance(node, Table):
+            yield from _merge_keys(node, (*where, key))
+
+
 def _hint(struct: type[msgspec.Struct], key: str, known: Iterable[str]) -> str:
     if struct is CommandModel and key in _MANIFEST_ONLY:
         return f"{key!r} belongs in the fdl.yml of the folder that `path:` names."
     if key == "<<":
-        return "Merge keys are not supported: use `inherit-from:`, or write the values out."
+        return _MERGE_KEY
     return suggestion(key, known, known_as="keys")
 
 
