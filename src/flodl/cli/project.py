@@ -32,16 +32,18 @@ class Project:
     @cached_property
     def manifest(self) -> Manifest | None:
         """The manifest with its overlay, or None outside a project."""
-        from .manifest.discovery import working_folder
-        from .manifest.loader import load
-
         if self.file is None:
             if self.overlay:
+                from .manifest.discovery import working_folder
+
                 raise ManifestError(
                     f"{self.source} asks for the environment {self.overlay!r}, "
                     f"but there is no fdl.yml in {working_folder()} or a parent folder."
                 )
             return None
+        # It imports yaml, which takes longer than the rest of most commands.
+        from .manifest.loader import load
+
         return load(self.file, overlay=self.overlay, source=self.source)
 
     def require(self) -> Manifest:

@@ -30,7 +30,10 @@ def test_only_settings_that_differ_are_listed():
 def test_a_number_and_its_text_differ_but_one_and_one_point_zero_do_not():
     assert compare([run("a", x=1), run("b", x="1")])["differing"] == ["x"]
     assert compare([run("a", x=[1]), run("b", x=[1.0])])["differing"] == []
+    assert compare([run("a", x=1), run("b", x=1.0)])["differing"] == []
     assert compare([run("a", x=1), run("b", x=True)])["differing"] == ["x"]
+    assert compare([run("a", x=[1]), run("b", x=[True])])["differing"] == ["x"]
+    assert compare([run("a", x=None), run("b")])["differing"] == ["x"]
 
 
 def test_settings_that_follow_from_those_that_were_set_are_no_columns():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import webbrowser
 from pathlib import Path
 
 import click
@@ -117,6 +116,8 @@ def _serve(given: GivenRuns, *, port: int, host: str, token: str | None, open_br
         taken = f" (port {port} is in use)" if port not in (0, server.port) else ""
         click.echo(f"{server.url}{taken}\nPress Ctrl-C to stop.")
         if open_browser:
+            import webbrowser
+
             webbrowser.open(server.url)
         if given.is_comparison:
             # The runs are summarized while the browser opens.

@@ -88,15 +88,17 @@ def _is_nested_too_deep(line: bytes, value: Any) -> bool:
     """Return whether data is nested deeper than the functions that read it can follow."""
     if line.count(b"{") + line.count(b"[") <= _MAX_DEPTH:
         return False
-    level = [value]
-    for _ in range(_MAX_DEPTH):
-        level = [
+    containers = [value]
+    for _ in range(_MAX_DEPTH - 1):
+        containers = [
             item
-            for outer in level
-            if isinstance(outer, dict | list)
-            for item in (outer.values() if isinstance(outer, dict) else outer)
+            for outer in containers
+            for item in (outer.values() if type(outer) is dict else outer)
+            if type(item) in (dict, list)
         ]
-    return bool(level)
+        if not containers:
+            return False
+    return any(containers)
 
 
 def _to_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

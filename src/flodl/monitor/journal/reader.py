@@ -8,14 +8,15 @@ import tempfile
 import time
 import weakref
 from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flodl.core.errors import MonitorError
 
-from ..events import KINDS
 from . import index
 from .codec import FILE, MAX_LINE_BYTES, Entry, decode
+from .line_positions import LinePosition, LinePositions
 from .lines import read_lines
 from .writer_lock import acquire_writer_lock
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 MARK_ATTEMPTS = 20
-_TAIL_BYTES = 1 << 16
+# The last line is mostly short. A longer one, or damaged lines, need more.
+_TAIL_BYTES = (1 << 12, 1 << 16)
 
 
 def read(run_dir: str | os.PathLike[str], *, after: int = 0) -> Iterator[Entry]:
@@ -111,7 +113,6 @@ class Reader:
                 self._tail.append(line.entry)
         self._tail += pending
         self.last_id = self._tail[-1].id if self._tail else mark.last_id
-        self._known_lines: np.ndarray[Any, Any] | None = None
 
     @classmethod
     def of(cls, run: str | os.PathLike[str] | Reader) -> Reader:
@@ -127,16 +128,12 @@ class Reader:
 
         Of the kinds that are stored in tables, only a few entries are available.
         """
-        import numpy as np
+        lines = [line for line in self._positions.of(kinds) if line.id <= self._mark.last_id]
+        if most is not None and len(lines) > most:
+            import numpy as np
 
-        found: list[Entry] = []
-        if len(lines := self._lines()):
-            codes = [code for code, kind in enumerate(KINDS) if kind in kinds]
-            # Many times as fast as `isin` for the few lines of most journals.
-            lines = lines[(lines[:, 3, None] == np.array(codes)).any(axis=1)]
-            if most is not None and len(lines) > most:
-                lines = lines[np.linspace(0, len(lines) - 1, most).round().astype(int)]
-            found = self._read_lines(lines[-last:] if last is not None else lines)
+            lines = [lines[at] for at in np.linspace(0, len(lines) - 1, most).round().astype(int).tolist()]
+        found = self._read_lines(lines[-last:] if last is not None else lines)
         found += [entry for entry in self._tail if entry.event.kind in kinds]
         return found if last is None else found[-last:]
 
@@ -170,32 +167,27 @@ class Reader:
             return tail[-1].event.time_s
         end = self._mark.num_bytes if self._tail else self.num_bytes
         if before is not None and before <= self._mark.last_id:
-            lines = self._lines()
-            end = next((int(offset) for id, offset, _, _ in lines.tolist() if id == before), 0)
-        with open(self.path, "rb") as file:
-            start = max(end - _TAIL_BYTES, 0)
-            file.seek(start)
-            contents = file.read(end - start).splitlines()
-        entries = (decode(content) for content in reversed(contents))
-        return next((entry.event.time_s for entry in entries if entry is not None), None)
+            end = next((line.offset for line in self._positions.all() if line.id == before), 0)
+        with open(self.path, "rb", buffering=0) as file:
+            for num_bytes in _TAIL_BYTES:
+                start = max(end - num_bytes, 0)
+                file.seek(start)
+                for content in reversed(file.read(end - start).splitlines()):
+                    if (entry := decode(content)) is not None:
+                        return entry.event.time_s
+        return None
 
-    def _lines(self) -> np.ndarray[Any, Any]:
-        """Return the number, offset, length and kind of each line that is not stored in a table."""
-        import numpy as np
+    @cached_property
+    def _positions(self) -> LinePositions:
+        return LinePositions.read(self._folder / index.LINES)
 
-        if self._known_lines is None:
-            path = self._folder / index.LINES
-            if not path.is_file():
-                return np.zeros((0, 4), "<i8")
-            lines = np.fromfile(path, "<i8", count=path.stat().st_size // 32 * 4).reshape(-1, 4)
-            self._known_lines = np.asarray(lines[lines[:, 0] <= self._mark.last_id])
-        return self._known_lines
-
-    def _read_lines(self, lines: np.ndarray[Any, Any]) -> list[Entry]:
-        found = []
+    def _read_lines(self, lines: Sequence[LinePosition]) -> list[Entry]:
+        found: list[Entry] = []
+        if not lines:
+            return found
         # Without a buffer, which would be filled again for every line.
         with open(self.path, "rb", buffering=0) as file:
-            for id, offset, length, _ in lines.tolist():
+            for id, offset, length, _ in lines:
                 if 0 <= offset < self.num_bytes and 0 < length <= MAX_LINE_BYTES:
                     file.seek(offset)
                     entry = decode(file.read(length))

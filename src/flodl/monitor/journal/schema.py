@@ -58,9 +58,9 @@ def valid_fields(kind: str, data: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _is_valid(value: Any, types: type | tuple[type, ...]) -> bool:
-    if not isinstance(value, types) or types not in (int, _NUMBER):
-        return isinstance(value, types)
-    number: Any = value
-    least = 0 if types is int else -_MAX_NUMBER
-    # A comparison with NaN is false.
-    return not isinstance(value, bool) and bool(least <= number <= _MAX_NUMBER)
+    """Return whether a value from JSON has one of these types; a bool is not a number."""
+    if types is _NUMBER or types is int:
+        if type(value) is float and types is _NUMBER:
+            return -_MAX_NUMBER <= value <= _MAX_NUMBER  # false for NaN
+        return type(value) is int and (0 if types is int else -_MAX_NUMBER) <= value <= _MAX_NUMBER
+    return type(value) is types

@@ -30,8 +30,16 @@ class ComparePage {
   }
 
   onTable(what) {
+    this.loading = this.showPlots(what);
+  }
+
+  // The plots are below the table. When the page opens, the table is painted first.
+  async showPlots(what) {
+    this.opened ??= nextPaint();
+    if (!this.isOpen) await this.opened;
+    this.isOpen = true;
     this.parallel.show(this.table);
-    this.loading = this.showCharts({ isOtherMetric: what === "metric" });
+    await this.showCharts({ isOtherMetric: what === "metric" });
   }
 
   highlight(run) {
@@ -71,4 +79,10 @@ class ComparePage {
   redraw() {
     this.metrics.chart.build();
   }
+}
+
+// A page in a background tab is not painted.
+function nextPaint() {
+  if (document.hidden) return Promise.resolve();
+  return new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
 }

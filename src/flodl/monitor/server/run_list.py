@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 from collections import Counter
@@ -28,6 +29,8 @@ class RunList(Sequence[RunSource]):
         self._folders = folders
         self._focus = focus or Focus()
         self._lock = threading.Lock()
+        self._comparing = threading.Lock()
+        self._compared: tuple[list[dict[str, Any]], dict[str, Any]] = ([], {})
 
     @classmethod
     def of(
@@ -73,13 +76,19 @@ class RunList(Sequence[RunSource]):
         """
         if not self.is_comparison:
             return {"is_comparison": False, "runs": [self[0].status()]}
-        self.refresh()
-        present = [(at, source) for at, source in enumerate(self._sources) if source.path.exists()]
-        compared = compare([source.summary(self._focus.modes) for _, source in present], self._focus)
-        names = distinct_names([source.folder for _, source in present])
-        for run, name, (at, _) in zip(compared["runs"], names, present):
-            run |= {"run": at, "folder": name}
-        return {**compared, "is_comparison": True}
+        with self._comparing:  # requests at the same time read the runs once
+            self.refresh()
+            present = [(at, source) for at, source in enumerate(self._sources) if source.path.exists()]
+            summaries = [source.summary(self._focus.modes) for _, source in present]
+            known, compared = self._compared
+            if compared and len(known) == len(summaries) and all(map(operator.is_, known, summaries)):
+                return compared
+            compared = {**compare(summaries, self._focus), "is_comparison": True}
+            names = distinct_names([source.folder for _, source in present])
+            for run, name, (at, _) in zip(compared["runs"], names, present):
+                run |= {"run": at, "folder": name}
+            self._compared = (summaries, compared)
+            return compared
 
     def name(self, index: int) -> str:
         """Return the shortest part of the path of a run that distinguishes it from the others."""

@@ -58,7 +58,10 @@ class RunSource:
         return self._with_elapsed(status(self._reader(), rank=rank, live=self._live))
 
     def summary(self, modes: Mapping[str, Mode]) -> dict[str, Any]:
-        """Return the run in a few numbers; those of a run that has ended are read once."""
+        """Return the run in a few numbers; those of a run that has ended are read once.
+
+        As long as its journal does not change, the same dict is returned: do not modify it.
+        """
         with self._lock:  # requests at the same time read it once
             try:
                 written = self.path.stat() if self._journal is None else None
@@ -68,7 +71,7 @@ class RunSource:
                     if found["state"] in ("running", "empty"):
                         return found
                     self._summarized = (version, found)
-                return dict(self._summarized[1])
+                return self._summarized[1]
             except (FlodlError, OSError, ValueError) as error:
                 return unreadable_summary(self.folder.name, str(error))
 

@@ -11,6 +11,9 @@ from flodl.core.metric_modes import Mode, main_metric
 
 from ..journal import dumps
 
+_SCALARS = (str, int, float, bool, type(None))
+_MISSING = object()
+
 
 @dataclass(frozen=True)
 class Focus:
@@ -52,8 +55,9 @@ def compare(summaries: Sequence[Mapping[str, Any]], focus: Focus | None = None) 
             tuple(_key(each[path]) if path in each else None for each in values), path in set_paths
         )
         for path in paths
+        if not _is_same(path, values)
     }
-    differing = [path for path in paths if len(set(settings[path].keys)) > 1]
+    differing = [path for path in settings if len(set(settings[path].keys)) > 1]
     metrics = Counter(name for summary in summaries for name in summary["metrics"])
     shared = [name for name, count in metrics.items() if count == max(metrics.values())]
     return {
@@ -76,6 +80,22 @@ def _values(summary: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings by path, and the facts in parentheses."""
     found = {str(item.get("path")): item.get("value") for item in summary["config"]}
     return found | {f"({name})": value for name, value in summary["facts"].items()}
+
+
+def _is_same(path: str, values: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether all runs have the same text, number or null, as they do for most settings.
+
+    This is faster than JSON. Lists and dicts need JSON: [1] and [True] are equal in Python.
+    """
+    first = values[0].get(path, _MISSING)
+    kind = type(first)
+    if kind not in _SCALARS:
+        return False
+    for each in values:
+        value = each.get(path, _MISSING)
+        if value is not first and (type(value) is not kind or value != first):
+            return False
+    return True
 
 
 def _columns(

@@ -94,4 +94,4 @@ def _latest_data(entries: list[Entry]) -> dict[str, Any]:
 def settings_of(starts: list[Start], started_s: float | None) -> list[dict[str, Any]]:
     """Return the settings of the start that is shown, or of the last one before it that has any."""
     shown = max((at for at, start in enumerate(starts) if start.first.event.time_s == started_s), default=-1)
-    return next((start.config for start in reversed(starts[: shown + 1]) if start.config), [])
+    return next((config for start in reversed(starts[: shown + 1]) if (config := start.config)), [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -116,7 +117,7 @@ def _best_and_last(values: Iterable[tuple[Any, Any]], mode: Mode) -> dict[str, A
     listed = list(values)
     finite = [(value, at) for at, value in listed if isinstance(value, (int, float)) and math.isfinite(value)]
     choose = min if mode == "min" else max
-    best, position = choose(finite, key=lambda item: item[0]) if finite else (None, None)
+    best, position = choose(finite, key=itemgetter(0)) if finite else (None, None)
     last = listed[-1][1] if listed else None
     found = {"mode": mode, "best": best, "epoch": position, "last": last}
     return {**found, **non_finite.by_name({"last": last})}
