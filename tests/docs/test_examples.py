@@ -19,7 +19,13 @@ def test_the_example_runs(example, tmp_path):
         [sys.executable, str(example)],
         cwd=tmp_path,
         # One thread each, because several tests run at the same time.
-        env={**environment, "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1"},
+        env={
+            **environment,
+            "PYTHONIOENCODING": "utf-8",
+            "OMP_NUM_THREADS": "1",
+            # What torch says on ARM processors without bfloat16.
+            "PYTHONWARNINGS": "ignore:mkldnn_matmul failed:UserWarning",
+        },
         capture_output=True,
         encoding="utf-8",
         timeout=240,

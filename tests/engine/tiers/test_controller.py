@@ -6,6 +6,7 @@ import copy
 import functools
 import pickle
 from contextlib import contextmanager, nullcontext
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -768,6 +769,7 @@ def test_tuning_that_takes_too_long_is_stopped_and_reported(quick_compiler, monk
         failure = None
         tune = None
         layout = None
+        findings: ClassVar[dict[str, object]] = {}
 
         def __init__(self, body, micro) -> None: ...
 

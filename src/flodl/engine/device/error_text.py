@@ -27,10 +27,10 @@ def source_line(error: BaseException) -> str:
     """Return the innermost line, the user's line that led to it, and the error's notes, to end a sentence.
 
     >>> try:
-    ...     exec(compile("int('four')", "train.py", "exec"))
+    ...     exec(compile("int('four')", "<train>", "exec"))
     ... except ValueError as error:
     ...     source_line(error)
-    ' at train.py:1 ()'
+    ' at <train>:1 ()'
     """
     causes = [error]
     while (context := causes[-1].__context__) is not None:

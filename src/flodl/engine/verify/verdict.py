@@ -118,7 +118,10 @@ class Verdict:
             return difference
         off, strays = real.distance(candidate), real.outliers(candidate)
         if off <= self._tolerance and not strays:
-            return None
+            # Gradients of zero are also those of a candidate that computes none.
+            if any(grad is not None and bool(grad.any()) for grad in eager.gradients):
+                return None
+            return None if self._agrees_elsewhere(runner, before, window) else _norm_error(1.0)
         again = self._reruns.run(self._eager, before, window)
         failure = _rerun_error(off, real.distance(again), self._tolerance)
         exact = None if failure else self._reruns.in_float64(real, before, after, window)
@@ -126,7 +129,13 @@ class Verdict:
         exact = exact or self._reruns.in_float32(before, window)
         noise = RoundingNoise(real, again, exact, self._reruns.perturbed(before, window))
         failure = failure or self._failure(real, candidate, exact, noise, is_finer=is_finer)
-        if failure and noise.may_explain(real, candidate) and self._agrees_elsewhere(runner, before, window):
+        # Gradients that are mostly rounding say nothing: those of a candidate without any are as close.
+        is_proof = noise.total < MOSTLY_ROUNDING or off <= self._tolerance
+        if failure is None and not is_proof:
+            failure = _norm_error(off)
+        elif failure is None or not noise.may_explain(real, candidate):
+            return failure
+        if self._agrees_elsewhere(runner, before, window):
             self._rounding = f"gradients that are rounding errors; {self._closeness} at other weights"
             return None
         return failure
