@@ -36,3 +36,26 @@ def test_a_name_that_says_nothing_has_no_known_direction():
 )
 def test_higher_is_better_for_a_correlation(name):
     assert known_mode(name) == "max"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "eval_f1_error",
+        "eval_f1_disk_error",
+        "eval_f1_distance",
+        "eval_f1_latency",
+        "eval_f1_cost",
+        "eval_accuracy_time",
+        "recall_false",
+    ],
+)
+def test_a_word_after_f1_or_accuracy_is_the_label_of_a_class(name):
+    assert known_mode(name) == "max"
+
+
+@pytest.mark.parametrize(
+    "name", ["f1_loss", "dice_loss", "recall_gap", "f1_std", "time_to_accuracy", "f1_error_std"]
+)
+def test_a_loss_a_gap_or_a_deviation_of_a_score_is_better_when_lower(name):
+    assert known_mode(name) == "min"

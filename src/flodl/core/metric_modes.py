@@ -19,6 +19,11 @@ _WORDS_WHERE_HIGHER_IS_BETTER = re.compile(
     r"ndcg|npv|pearson|pearsonr|ppv|precision|psnr|r2|recall|return|returns|reward|rewards|rouge|score|scores|"
     r"sensitivity|silhouette|similarity|spearman|spearmanr|specificity|ssim|success|tnr|top|tpr|win|wins"
 )
+# After one of these metrics, such a word is the label of a class: "f1_error" is the F1 of the class "error".
+_METRICS_OF_A_CLASS = re.compile(r"f1|accuracy|precision|recall|auc|auroc")
+_LABELS = re.compile(
+    r"cost|costs|distance|divergence|duration|entropy|error|errors|false|latency|miss|penalty|regret|seconds|time"
+)
 # A word alone, unless another word of the name turns it around.
 _TURNED = {"variance": ("min", {"explained"}), "likelihood": ("max", {"neg", "negative"})}
 
@@ -37,8 +42,10 @@ def known_mode(name: str) -> Mode | None:
 
     >>> [known_mode(name) for name in ("explained_variance", "neg_log_likelihood", "win_rate", "size")]
     ['max', 'min', 'max', None]
+    >>> [known_mode(name) for name in ("f1_error", "top1_error", "f1_loss")]
+    ['max', 'min', 'min']
     """
-    words = _words(name)
+    words = _words(_without_labels(name))
     if any(map(_WORDS_WHERE_LOWER_IS_BETTER.fullmatch, words)):
         return "min"
     for word, (alone, others) in _TURNED.items():
@@ -74,6 +81,21 @@ def guess_note(what: str, metric: str, mode: Mode | None) -> str:
     if mode is not None or known_mode(metric) is not None:
         return ""
     return f"{what}: lower is better, as the name says nothing else; mode='max' changes it"
+
+
+def _without_labels(name: str) -> str:
+    """Return a name without the words that can only be the label of a class.
+
+    >>> _without_labels("eval_f1_disk_error"), _without_labels("time_to_accuracy")
+    ('eval_f1_disk', 'time_to_accuracy')
+    """
+    kept: list[str] = []
+    is_of_a_class = False
+    for part in re.findall(r"[A-Za-z0-9]+", name):
+        if not (is_of_a_class and _LABELS.fullmatch(part.lower())):
+            kept.append(part)
+        is_of_a_class = is_of_a_class or bool(_METRICS_OF_A_CLASS.fullmatch(part.lower()))
+    return "_".join(kept)
 
 
 def _words(name: str) -> set[str]:

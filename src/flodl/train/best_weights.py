@@ -31,7 +31,7 @@ def restore_best(run: Run, metric: str | None, mode: Mode | None) -> Bundle:
         )
     directory.wait()
     name, own_mode = _watched(run, metric)
-    mode = mode or own_mode or mode_of_metric(name)
+    mode = mode or own_mode or run.evaluator.modes.get(name) or mode_of_metric(name)
     if not directory.bundles.is_dir() or not list_bundles(directory.bundles):
         raise TrainError(f"restore_best: {str(directory.bundles)!r} has no saves yet. Train first.")
     try:

@@ -13,6 +13,7 @@ from flodl.engine import StepReport
 from flodl.observe import unknown_metric
 
 from .checks.calls import UnknownAttributeError
+from .evaluation.metrics import components_of
 from .ranks.report import RanksReport
 
 Status = Literal["finished", "stopped"]
@@ -94,8 +95,13 @@ class FitResult:
         rows = [row for row in self.history if metric in row and row[metric] == row[metric]]
         if not rows:
             return {}
-        if note := guess_note(f"best({metric!r})", metric, mode):
+        if note := guess_note(f"best({metric!r})", self._judged_by(metric), mode):
             log.msg("  %s", note)
-        return dict(
-            (min if (mode or mode_of_metric(metric)) == "min" else max)(rows, key=lambda row: row[metric])
+        mode = mode or mode_of_metric(self._judged_by(metric))
+        return dict((min if mode == "min" else max)(rows, key=lambda row: row[metric]))
+
+    def _judged_by(self, metric: str) -> str:
+        """Return the name that tells the direction: for a number of one class, that of its metric."""
+        return next(
+            (name for name, table in self.tables.items() if metric in components_of({name: table})), metric
         )

@@ -27,6 +27,7 @@ from .batches.loaders import Loaders
 from .batches.recent import RecentBatches
 from .callbacks.dispatch import Hooks
 from .callbacks.schedulers import idle_scheduler, unsaved_schedulers
+from .callbacks.standard import MetricWatcher
 from .callbacks.watched import all_watched, late_phases, may_add_metrics, notes_of, without_evaluation
 from .checks.start import warnings_at_start
 from .evaluation.evaluator import Evaluator
@@ -105,11 +106,14 @@ class Run:
         if checkpoint_dir is not None:
             directory = RunDirectory(
                 checkpoint_dir,
-                keep=keep,
+                keep=keep.with_modes(evaluator.modes) if isinstance(keep, Policy) else keep,
                 when_disk_fails=settings.when_disk_fails,
                 report=self.reports.event,
                 on_error=_disk_error_reporter(self.reports, self.stop_request),
             )
+        for hook in hooks.all:
+            if isinstance(hook, MetricWatcher):
+                hook.adopt_modes(evaluator.modes)
         recent = RecentBatches(session, self.cursor)
         self.nonfinite = NonFinitePolicy(session, directory, recent, self.reports.warn)
         self.saver: Saver | None = None

@@ -153,3 +153,24 @@ def test_a_table_of_the_user_is_checked(tmp_path):
         with pytest.raises(MonitorError, match="2 labels and 1 values"):
             monitor.log(0, {"loss": 1.0}, tables={"f1": {"labels": ["a", "b"], "values": [0.5]}})
         monitor.log(0, {"loss": 1.0}, tables={"f1": {"labels": ["a", "b"], "values": [0.5, 1.0]}})
+
+
+def test_the_direction_of_a_class_is_that_of_its_metric_whatever_its_label(data, tmp_path):
+    labels = ["cat", "loss", "gap"]
+    stopping, told = EarlyStopping("eval_f1_loss", patience=9), EarlyStopping("eval_f1_gap", mode="min")
+    trainer = Trainer(
+        nn.Linear(4, 3),
+        compute_loss,
+        optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1),
+        device="cpu",
+        monitor=False,
+        metrics={"f1": ClassF1(labels)},
+        hooks=[stopping, told],
+        checkpoint_dir=tmp_path,
+        keep=last(1) | best("eval_f1_loss"),
+    )
+    assert (stopping.mode, told.mode) == ("max", "min")
+    result = trainer.fit(data, epochs=3, batch_size=8, eval_data=data)
+    highest = max(row["eval_f1_loss"] for row in result.history)
+    assert result.best("eval_f1_loss")["eval_f1_loss"] == highest
+    assert trainer.restore_best("eval_f1_loss").metrics["eval_f1_loss"] == highest

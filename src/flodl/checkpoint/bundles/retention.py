@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flodl.core import CheckpointError
@@ -35,6 +35,16 @@ class Policy:
     notes: tuple[str, ...] = ()
     # For each of `metrics`, whether lower or higher is better.
     modes: tuple[Mode, ...] = ()
+    # The same policy for known directions, where the name of a metric decided.
+    _decided: Callable[[Mapping[str, Mode]], Policy] | None = None
+
+    def with_modes(self, modes: Mapping[str, Mode]) -> Policy:
+        """Return the policy with the directions of some metrics, where the policy was created without one.
+
+        >>> str(best("eval_size").with_modes({"eval_size": "max"}))
+        "best('eval_size', 1, mode='max')"
+        """
+        return self if self._decided is None else self._decided(modes)
 
     def __or__(self, other: Policy) -> Policy:
         if not isinstance(other, Policy):
@@ -48,6 +58,7 @@ class Policy:
             None if self.most is None or other.most is None else self.most + other.most,
             (*self.notes, *other.notes),
             (*self.modes, *other.modes),
+            lambda modes: self.with_modes(modes) | other.with_modes(modes),
         )
 
     def __str__(self) -> str:
@@ -72,6 +83,7 @@ def best(metric: str, n: int = 1, *, mode: Mode | None = None) -> Policy:
     if not isinstance(metric, str):
         raise CheckpointError(f"best({metric!r}): pass the name of a metric first, such as best('loss', 3).")
     note = guess_note(f"best({metric!r})", metric, mode)
+    is_given = mode is not None
     mode = mode_of_metric(metric) if mode is None else mode
     if mode not in ("min", "max"):
         raise CheckpointError(f"best: mode={mode!r}. Use 'min' or 'max'.")
@@ -88,6 +100,7 @@ def best(metric: str, n: int = 1, *, mode: Mode | None = None) -> Policy:
         most=n,
         notes=(note,) if note else (),
         modes=(mode,),
+        _decided=None if is_given else lambda modes: best(metric, n, mode=modes.get(metric)),
     )
 
 

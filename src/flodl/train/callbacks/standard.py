@@ -24,11 +24,17 @@ class MetricWatcher:
         who = type(self).__name__
         if not isinstance(metric, str):
             raise TrainError(f"{who}({metric!r}). Pass the name of a metric, for example {who}('eval_loss').")
+        self._mode_is_given = mode is not None
         # Whether the name decided that higher values are better.
         self.mode_is_inferred = mode is None and mode_of_metric(metric) == "max"
         self._guess = guess_note(f"{who}({metric!r})", metric, mode)
         mode = mode_of_metric(metric) if mode is None else mode
         self.metric, self._patience = metric, Patience(who, patience, mode, tol)
+
+    def adopt_modes(self, modes: Mapping[str, Mode]) -> None:
+        """Take the direction of the metric from those that a trainer knows, unless it was given."""
+        if self.metric in modes and not self._mode_is_given:
+            self._patience.mode, self.mode_is_inferred, self._guess = modes[self.metric], False, ""
 
     def on_start(self, trainer: TrainerControls) -> None:
         """Start from scratch if nothing has been trained yet: the callback may have watched another run."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl.core import TrainError, log
+from flodl.core.metric_modes import Mode
 from flodl.core.rng_state import preserve_rng_state
 from flodl.engine import (
     Precision,
@@ -23,7 +24,7 @@ from flodl.graph import without_carried_values, without_records
 
 from ..batches.samples import Batches
 from .ema import AveragedWeights
-from .metrics import Results, computed_or_nan, reset_metrics, update_metrics
+from .metrics import Results, computed_or_nan, modes_of, reset_metrics, update_metrics
 from .modes import check_still_evaluating, evaluation_mode
 from .names import check_names, check_number, merge_values
 from .step_errors import check_signature
@@ -84,6 +85,15 @@ class Evaluator:
                 "metrics need predictions and targets, and there is no function that returns them. Pass "
                 f"outputs={fitting} with metrics=…."
             )
+
+    @property
+    def modes(self) -> dict[str, Mode]:
+        """Whether lower or higher is better, for the metrics of the evaluation whose objects tell it."""
+        return {
+            f"{prefix}{name}": mode
+            for prefix in ("eval_", "eval_ema_")
+            for name, mode in modes_of(self.metrics).items()
+        }
 
     def __call__(
         self, read: Callable[[], Batches], *, before_batch: Callable[[], None] = lambda: None

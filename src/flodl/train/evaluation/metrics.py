@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from flodl.core import FlodlError, TrainError, log
+from flodl.core.metric_modes import Mode
 from flodl.engine import batch_text
 
+from .class_metrics import ClassAccuracy, ClassF1
 from .names import merge_values
 
 
@@ -67,7 +69,6 @@ class Results:
     A vector has a number for each class, under its label or index, and their mean. A matrix is a table only.
     The names in a mapping are appended to the name of its metric.
 
-    >>> from .class_metrics import ClassF1
     >>> f1 = ClassF1(["cat", "dog"])
     >>> f1.update(torch.tensor([0, 1, 1, 1]), torch.tensor([0, 1, 1, 1]))
     >>> results = Results({"f1": f1})
@@ -86,6 +87,20 @@ class Results:
         self.values = merge_values(
             *(_values_of(name, value, self.tables.get(name)) for name, value in found.items())
         )
+
+
+def modes_of(metrics: Mapping[str, Any]) -> dict[str, Mode]:
+    """Return the direction of the numbers of each class, and of their mean, for the metrics of flodl.
+
+    >>> modes_of({"f1": ClassF1(["info", "loss"])})
+    {'f1': 'max', 'f1_info': 'max', 'f1_loss': 'max'}
+    """
+    return {
+        one: "max"
+        for name, metric in metrics.items()
+        if isinstance(metric, ClassAccuracy | ClassF1)
+        for one in (name, *(f"{name}_{label}" for label in metric.labels))
+    }
 
 
 def components_of(tables: Mapping[str, Mapping[str, Any]]) -> set[str]:
