@@ -10,6 +10,7 @@ from .errors import NotRestorable
 from .mistakes.batch_text import batch_text
 from .mistakes.explain import explained
 from .non_finite import NonFinite, find_non_finite, report_skips_elsewhere
+from .program.outcome import outcome_of
 from .program.precision import computing_in
 from .rehearsal import carries_state, rehearse, sandbox, trial_copy, watch_outside
 from .report import StepReport
@@ -42,6 +43,7 @@ __all__ = [
     "memory_use",
     "no_waiting",
     "num_samples",
+    "outcome_of",
     "rehearse",
     "report_skips_elsewhere",
     "sandbox",

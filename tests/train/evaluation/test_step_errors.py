@@ -1,6 +1,7 @@
 """A step function that does not match its batches is reported; its own errors are raised unchanged."""
 
 import pytest
+import torch
 from torch import nn
 
 from flodl.core import StepError
@@ -83,3 +84,63 @@ def test_float64_data_for_a_float32_model_is_explained_in_training_and_evaluatio
     doubles = tuple(part.double() for part in data)
     with pytest.raises(StepError, match=r"The model computes in float32. Convert the data once"):
         make().evaluate(doubles) if evaluates else make().fit(doubles, epochs=1, batch_size=8)
+
+
+WRONG_RESULTS = {
+    "nothing": (lambda loss, scores: None, "probably lacks a return statement"),
+    "a dict": (lambda loss, scores: {"loss": loss}, "Return the loss first"),
+    "scores": (lambda loss, scores: (loss, scores), "the second item .* is a Tensor"),
+    "three items": (lambda loss, scores: (loss, scores, scores), "It returned 3 items"),
+    "no values": (lambda loss, scores: (loss, None), "the second item .* is a NoneType"),
+    "a value that is None": (lambda loss, scores: (loss, {"a": None}), "returned 'a' as None"),
+    "a value that is text": (lambda loss, scores: (loss, {"a": "s"}), "returned 'a' as 's'"),
+    "a list": (lambda loss, scores: [loss, {}], "It returned 2 items"),
+    "a name that is a number": (lambda loss, scores: (loss, {1: 2.0}), "a value named 1"),
+    "many losses": (lambda loss, scores: loss.repeat(3), r"shape \(3,\).*loss.mean\(\)"),
+}
+
+
+@pytest.mark.parametrize(("result", "words"), WRONG_RESULTS.values(), ids=WRONG_RESULTS)
+def test_a_wrong_result_of_the_step_function_is_explained_in_fit_and_in_evaluate(make, data, result, words):
+    def step_fn(model, x, y):
+        scores = model(x)
+        return result(nn.functional.mse_loss(scores, y), scores)
+
+    for eval_data in (None, data):
+        with pytest.raises(StepError, match=words):
+            make(step_fn=step_fn).fit(data, epochs=1, batch_size=8, eval_data=eval_data)
+    with pytest.raises(StepError, match=words):
+        make(step_fn=step_fn).evaluate(data, batch_size=8)
+
+
+def test_an_evaluation_accepts_a_loss_that_is_a_plain_number(make, data):
+    def step_fn(model, x, y):
+        loss = nn.functional.mse_loss(model(x), y)
+        return loss if model.training else (loss.item(), {"twice": 2 * loss.item()})
+
+    found = make(step_fn=step_fn).evaluate(data, batch_size=8)
+    assert found["twice"] == pytest.approx(2 * found["loss"])
+
+
+@pytest.mark.parametrize("has_eval_data", [False, True])
+def test_a_backward_in_the_step_function_is_to_be_removed(make, data, has_eval_data):
+    def step_fn(model, x, y):
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        return loss
+
+    with pytest.raises(
+        StepError, match=r"calls backward.. itself: remove that call and just return the loss"
+    ):
+        make(step_fn=step_fn).fit(data, epochs=1, batch_size=8, eval_data=data if has_eval_data else None)
+
+
+def test_gradients_of_inputs_in_an_evaluation_are_to_be_enabled(make, data):
+    def step_fn(model, x, y):
+        loss = nn.functional.mse_loss(model(x), y)
+        torch.autograd.grad(loss, [*model.parameters()])
+        return loss
+
+    with pytest.raises(RuntimeError, match="does not require grad") as caught:
+        make(step_fn=step_fn).evaluate(data, batch_size=8)
+    assert "torch.enable_grad()" in "".join(caught.value.__notes__)

@@ -71,8 +71,12 @@ def _value(name: str, parts: Sequence[Part]) -> Tensor:
     return total / (share.to(total.device, total.dtype) if isinstance(share, Tensor) else share)
 
 
-def outcome_of(given: Any) -> Outcome:
-    """Read what a step function returned, or raise an error that says what it should return."""
+def outcome_of(given: Any, *, needs_gradient: bool = True) -> Outcome:
+    """Read what a step function returned, or raise an error that says what it should return.
+
+    >>> outcome_of(torch.tensor([2.0]), needs_gradient=False)
+    Outcome(loss=tensor(2.), values={})
+    """
     loss, values = given if isinstance(given, tuple) and len(given) == 2 else (given, {})
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
@@ -90,7 +94,7 @@ def outcome_of(given: Any) -> Outcome:
             f"the second item that the step function returned is a {type(values).__name__}. "
             "Return (loss, {name: value})."
         )
-    if not loss.requires_grad:
+    if needs_gradient and not loss.requires_grad:
         raise StepError(_why_no_gradient(loss))
     named = {name: _on_device(name, value, loss) for name, value in values.items()} if values else {}
     return Outcome(loss.reshape(()) if loss.dim() else loss, named)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flodl.core import TrainError, log
+from flodl.core import StepError, TrainError, log
 from flodl.core.metric_modes import Mode
 from flodl.core.rng_state import preserve_rng_state
 from flodl.engine import (
@@ -19,6 +20,7 @@ from flodl.engine import (
     explained,
     leading_lengths,
     num_samples,
+    outcome_of,
 )
 from flodl.graph import without_carried_values, without_records
 
@@ -27,7 +29,7 @@ from .ema import AveragedWeights
 from .metrics import Results, computed_or_nan, modes_of, reset_metrics, update_metrics
 from .modes import check_still_evaluating, evaluation_mode
 from .names import check_names, check_number, merge_values
-from .step_errors import check_signature
+from .step_errors import calls_backward, check_signature
 
 Outputs = Callable[..., tuple[Any, Any]]
 _OF_DATA = "of the evaluation data"
@@ -148,7 +150,7 @@ class Evaluator:
                     result = self._call_step_fn(arguments)
                     if self.model.training:
                         check_still_evaluating(self.model)
-                    loss, values = result if isinstance(result, tuple) else (result, {})
+                    loss, values = _loss_and_values(result)
                     check_names(values, metrics=self.metrics)
                     sums.add({"loss": loss, **values}, samples)
                     if self.metrics:
@@ -182,6 +184,12 @@ class Evaluator:
             return self.step_fn(self.model, *arguments, **extra)
         except Exception as error:
             if isinstance(error, RuntimeError) and "does not require grad" in str(error):
+                if calls_backward(error):
+                    raise StepError(
+                        "the step function calls backward() itself: remove that call and just return the "
+                        "loss. If it computes gradients on purpose, for example of the inputs, enable them "
+                        "for the evaluation: with torch.enable_grad(): …"
+                    ) from error
                 error.add_note(
                     "Evaluation runs without gradients. A step function that needs them, for example for a "
                     "gradient penalty, can enable them: with torch.enable_grad(): …"
@@ -191,6 +199,15 @@ class Evaluator:
             if better := explained(error, self.step_fn, self.model, arguments, extra, of_data=_OF_DATA):
                 raise better from error
             raise
+
+
+def _loss_and_values(result: Any) -> tuple[Any, Mapping[str, Any]]:
+    """Return what a step function returned, or raise the error that a training step raises for it."""
+    loss, values = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
+    # An evaluation needs no gradient, so a plain number is a loss, too.
+    checked = torch.as_tensor(loss) if isinstance(loss, int | float | np.number) else loss
+    outcome_of((checked, values), needs_gradient=False)
+    return loss, values
 
 
 def _pair(model: nn.Module, *arguments: Any) -> tuple[Any, Any]:

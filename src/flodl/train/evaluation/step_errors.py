@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from flodl.core import StepError
@@ -41,6 +42,25 @@ def check_signature(
             "many parts as it takes."
         ) from error
     _check_order([*signature.parameters], error)
+
+
+def calls_backward(error: BaseException) -> bool:
+    """Return whether an error comes from a call of `backward`.
+
+    >>> try:
+    ...     torch.ones(()).backward()
+    ... except RuntimeError as error:
+    ...     calls_backward(error)
+    True
+    """
+    traceback = error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code is Tensor.backward.__code__:
+            return True
+        if traceback.tb_frame.f_code is torch.autograd.backward.__code__:
+            return True
+        traceback = traceback.tb_next
+    return False
 
 
 def _check_order(parameters: list[str], error: TypeError) -> None:
