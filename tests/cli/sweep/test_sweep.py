@@ -115,6 +115,28 @@ def test_a_given_mode_changes_what_is_best(sweep_project, capfd):
 
 
 @pytest.mark.slow
+def test_a_metric_that_no_run_has_stops_the_sweep_after_its_first_run(sweep_project, capfd):
+    for _ in range(2):
+        assert main(["sweep", "--metric", "eval_acuracy"]) != 0
+        told = capfd.readouterr().err
+        assert "--metric: run 001 has finished without the metric 'eval_acuracy'" in told
+        assert "eval_accuracy" in told.replace("eval_acuracy", "")
+    assert started(sweep_project) == ["001"]
+    assert main(["sweep", "--metric", "eval_accuracy"]) == 0
+    assert started(sweep_project) == ["001", "002", "003"]
+
+
+@pytest.mark.slow
+def test_a_sweep_is_judged_by_the_number_of_a_single_class(project, capfd):
+    table = ', tables={"eval_f1": {"labels": ["cat", "loss"], "values": [0.5, settings.lr]}})'
+    program = PROGRAM.replace("(1 + epoch) / 2})", "(1 + epoch) / 2}" + table)
+    project({"fdl.yml": MANIFEST, "train.py": program})
+    assert main(["sweep", "--metric", "eval_f1_loss", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert (found["mode"], [run["result"] for run in found["runs"]]) == ("max", [0.4, 0.2, 0.1])
+
+
+@pytest.mark.slow
 def test_presets_are_one_more_dimension(sweep_project, capfd):
     assert main(["sweep", "--presets", "run,wide", "--over", "lr=0.1", "--json"]) == 0
     found = json.loads(capfd.readouterr().out)

@@ -21,7 +21,16 @@ from flodl.core.metric_modes import Mode, mode_of_metric
 
 from .commands import RunCommands
 from .search import ENGINE_SEARCHES, Search
-from .trials import OUTPUT, Outcome, Trial, choose_metric, load_trials, observations, outcome_of
+from .trials import (
+    OUTPUT,
+    Outcome,
+    Trial,
+    check_recorded,
+    choose_metric,
+    load_trials,
+    observations,
+    outcome_of,
+)
 
 _POLL_S = 0.1
 _SAVED = 75  # the exit code of a Trainer that has saved its run
@@ -47,6 +56,7 @@ class SweepRun:
         self.trials = {trial.number: trial for trial in load_trials(self.folder)}
         with _exclusive(self.folder), self._signals():
             self._settle_earlier()
+            self._check_metric()
             while not self.stopped_by or self.children:
                 self._collect()
                 while not self.stopped_by and len(self._running()) < self.jobs and self._start_next():
@@ -63,16 +73,17 @@ class SweepRun:
         name, reason = definition["metric"], definition.settings["metric"].origin
         if name is None:
             name, reason = choose_metric(self.outcomes())
-        return name, definition["mode"] or mode_of_metric(name), reason
+        found = [outcome.metrics[name]["mode"] for outcome in self.outcomes() if name in outcome.metrics]
+        return name, definition["mode"] or (found[0] if found else mode_of_metric(name)), reason
 
     def outcomes(self) -> list[Outcome]:
         """Return all runs so far, with their results."""
         definition = self.commands.definition
-        name, mode = definition["metric"], definition["mode"]
-        modes = {name: mode or mode_of_metric(name)} if name else {}
+        name = definition["metric"]
+        modes: dict[str, Mode | None] = {name: definition["mode"]} if name else {}
         return [self._outcome(number, modes) for number in sorted(self.trials)]
 
-    def _outcome(self, number: int, modes: Mapping[str, Mode]) -> Outcome:
+    def _outcome(self, number: int, modes: Mapping[str, Mode | None]) -> Outcome:
         """Return a run with its result; the journal of a run that has ended is read once."""
         trial, known = self.trials[number], self._ended.get(number)
         if known is None or known.trial is not trial or trial.state == "running":
@@ -157,6 +168,12 @@ class SweepRun:
         self._set(number, trial)
         name, mode, _reason = self.metric
         self.report(trial.state, outcome_of(self.folder, trial, {name: mode} if name else {}))
+        self._check_metric()
+
+    def _check_metric(self) -> None:
+        asked = self.commands.definition.settings["metric"]
+        if asked.value is not None:
+            check_recorded(self.outcomes(), asked.value, asked.origin)
 
     def _set(self, number: int, trial: Trial) -> None:
         self.trials[number] = trial

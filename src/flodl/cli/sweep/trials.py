@@ -13,6 +13,7 @@ from typing import Any, Literal
 from flodl.core.errors import FlodlError, SetupError
 from flodl.core.files import read_limited, write_atomic
 from flodl.core.metric_modes import Mode, known_mode, main_metric
+from flodl.core.paths import suggestion
 
 from .observation import Observation
 
@@ -91,7 +92,7 @@ class Outcome:
         return float(best) if isinstance(best, (int, float)) else None
 
 
-def outcome_of(sweep: Path, trial: Trial, modes: Mapping[str, Mode]) -> Outcome:
+def outcome_of(sweep: Path, trial: Trial, modes: Mapping[str, Mode | None]) -> Outcome:
     """Read the journal of a run; `modes` says for some metrics whether lower or higher is better."""
     folder = run_folder(sweep, trial)
     if folder is None:
@@ -114,6 +115,23 @@ def choose_metric(outcomes: list[Outcome]) -> tuple[str, str]:
     if found is None:
         return "", ""
     return found, "the first metric" if known_mode(found) is None else "by its name"
+
+
+def check_recorded(outcomes: list[Outcome], metric: str, origin: str) -> None:
+    """Raise if runs have finished, and none of them has recorded the metric that was asked for."""
+    finished = [outcome for outcome in outcomes if outcome.trial.state == "finished"]
+    if not finished or any(metric in outcome.metrics for outcome in finished):
+        return
+    known = sorted({name for outcome in finished for name in outcome.metrics})
+    hint = (
+        suggestion(metric, known, known_as="metrics")
+        if known
+        else "It has recorded no metrics: let the program write its journal to the folder that it is given."
+    )
+    raise SetupError(
+        f"{origin}: run {finished[0].trial.folder_name} has finished without the metric {metric!r}. {hint} "
+        "Finished runs are kept: the same command with another --metric continues the sweep."
+    )
 
 
 def observations(outcomes: list[Outcome], metric: str) -> list[Observation]:

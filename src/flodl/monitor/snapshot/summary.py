@@ -20,12 +20,17 @@ from .status import Run, status
 
 
 def summary(
-    run: Run, *, rank: int = 0, live: bool | None = None, modes: Mapping[str, Mode] = MappingProxyType({})
+    run: Run,
+    *,
+    rank: int = 0,
+    live: bool | None = None,
+    modes: Mapping[str, Mode | None] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return the state, the elapsed time, the settings and the metrics of a run.
 
     Of each metric: the last value, the best one with its epoch, and whether "min" or "max" is better, which
-    `modes` sets and else its name says. A run without epochs is summarized by its steps.
+    `modes` sets and else its name says. Of the numbers of single classes, only those in `modes` are included.
+    A run without epochs is summarized by its steps.
     `facts` are what else may make two runs differ.
     """
     reader = Reader.of(run)
@@ -79,9 +84,12 @@ def _facts(current: Mapping[str, Any], graphs: Sequence[Entry]) -> dict[str, Any
     return {name: value for name, value in known.items() if value is not None}
 
 
-def _of_epochs(history: Sequence[dict[str, Any]], modes: Mapping[str, Mode]) -> dict[str, dict[str, Any]]:
+def _of_epochs(
+    history: Sequence[dict[str, Any]], modes: Mapping[str, Mode | None]
+) -> dict[str, dict[str, Any]]:
     names = dict.fromkeys(name for record in history for name in record["metrics"])
-    return {
+    of_classes = {name: _of_class(history, name, mode) for name, mode in modes.items() if name not in names}
+    return {name: found for name, found in of_classes.items() if found} | {
         name: _best_and_last(
             [(record["epoch"], record["metrics"][name]) for record in history if name in record["metrics"]],
             modes.get(name) or mode_of_metric(name),
@@ -90,7 +98,24 @@ def _of_epochs(history: Sequence[dict[str, Any]], modes: Mapping[str, Mode]) -> 
     }
 
 
-def _of_steps(reader: Reader, rank: int, modes: Mapping[str, Mode]) -> dict[str, dict[str, Any]]:
+def _of_class(history: Sequence[dict[str, Any]], name: str, mode: Mode | None) -> dict[str, Any] | None:
+    """Return the values of one class, such as "eval_f1_cat", from the tables of the epochs; None without any.
+
+    >>> table = {"labels": ["cat", "loss"], "values": [0.1, 0.2]}
+    >>> _of_class([{"epoch": 1, "tables": {"f1": table}}], "f1_loss", None)
+    {'mode': 'max', 'best': 0.2, 'epoch': 1, 'last': 0.2}
+    """
+    values, metric = [], name
+    for record in history:
+        for table_name, table in record.get("tables", {}).items():
+            for label, value in zip(table["labels"], table["values"]):
+                if f"{table_name}_{label}" == name and not isinstance(value, list):
+                    metric = table_name
+                    values.append((record["epoch"], value))
+    return _best_and_last(values, mode or mode_of_metric(metric)) if values else None
+
+
+def _of_steps(reader: Reader, rank: int, modes: Mapping[str, Mode | None]) -> dict[str, dict[str, Any]]:
     import numpy as np
 
     found = {}
