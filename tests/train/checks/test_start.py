@@ -62,6 +62,28 @@ def test_a_schedule_that_lasts_for_half_of_the_run_is_not_reported():
     assert not schedule_ends_early(CosineScheduler(0.1, 0.0, 90), per_epoch=32, epochs=5)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "fall"),
+    [
+        (CosineScheduler(0.1, 0.001, 100), "from 0.1 to 0.001 within the first 100 updates"),
+        (MultiStepLR(0.1, (30, 60, 90), 0.1), "from 0.1 to 0.0001 within the first 90 updates"),
+        (MultiStepLR(0.1, (60, 80), 0.1), "from 0.1 to 0.001 within the first 80 updates"),
+        (OneCycleLR(0.1, 100), "from 0.1 to "),
+    ],
+    ids=str,
+)
+def test_a_schedule_that_is_over_in_the_first_updates_of_a_long_run_is_reported(schedule, fall):
+    text = schedule_ends_early(schedule, per_epoch=102, epochs=100)
+    assert f"the learning rate falls {fall}" in text
+    assert "within the first 0 updates" not in text
+
+
+@pytest.mark.parametrize("warm", [5, 100, 400])
+def test_a_warm_up_to_a_constant_rate_is_not_reported(warm):
+    schedule = WarmupScheduler(ExponentialLR(0.1, 1.0), target=0.1, warm=warm)
+    assert not schedule_ends_early(schedule, per_epoch=102, epochs=100)
+
+
 def test_a_rate_that_is_lowered_in_one_step_and_stays_there_is_not_reported():
     assert not schedule_ends_early(MultiStepLR(0.1, (40,), 0.1), per_epoch=32, epochs=5)
 

@@ -16,6 +16,8 @@ NUM_SAMPLES = 32
 SMALL_DECAY = 0.1
 # The number of distinct rates from which a decay is smooth.
 NUM_SMOOTH = 5
+# A decay that is over within this part of a run was hardly meant, even one in steps.
+EARLY = 0.05
 
 
 def warnings_at_start(session: Session, *, epochs: int, num_batches: int | None) -> Iterator[str]:
@@ -87,8 +89,7 @@ def schedule_ends_early(schedule: Any, *, per_epoch: int, epochs: int) -> str:
         return ""
     total = per_epoch * epochs
     # A warm-up that was meant in epochs is over after a few steps.
-    first = {*range(min(per_epoch, 2 * NUM_SAMPLES)), *_spread(0, per_epoch)}
-    highest = max(map(schedule.lr, first))
+    highest = max(map(schedule.lr, _first(per_epoch)))
     rest = [schedule.lr(step) for step in _spread(per_epoch // 2, total)]
     is_constant = max(rest) == min(rest) and rest[0] < highest / 2
     if not is_constant and max(rest) > highest * NEGLIGIBLE:
@@ -128,20 +129,44 @@ def schedule_is_over(schedule: Any, *, step: int, left: int | None) -> str:
 def _ends_before_half(schedule: StepSchedule, *, per_epoch: int, epochs: int) -> str:
     """Return a warning if the rate is negligible, or a smooth decay is over, for more than half of a run."""
     total = per_epoch * epochs
-    earlier = {step: schedule.lr(step) for step in _spread(0, total // 2)}
+    earlier = [schedule.lr(step) for step in _spread(0, total // 2)]
     rest = [schedule.lr(step) for step in _spread(total // 2 - 1, total)]
-    highest, last = max(earlier.values()), rest[-1]
-    # A rate that is lowered in steps may well be meant.
-    is_smooth = len(set(earlier.values())) >= NUM_SMOOTH
+    last = rest[-1]
+    first = _settled(schedule, total, max(last, max(map(schedule.lr, _first(total))) * NEGLIGIBLE))
+    highest = max(map(schedule.lr, _first(first + 1)))
+    # A rate that is lowered in steps may well be meant, unless that is over at once.
+    is_smooth = len(set(earlier)) >= NUM_SMOOTH or first <= EARLY * total
     is_over = max(rest) == min(rest) and last < highest / 2 and is_smooth
     if not is_over and max(rest) > highest * NEGLIGIBLE:
         return ""
-    first = next(step for step, rate in earlier.items() if rate <= max(last, highest * NEGLIGIBLE))
     return (
         f"the schedule counts updates, and the run has {total}, {per_epoch} in each epoch: the learning rate "
         f"falls from {highest:g} to {last:g} within the first {first} updates and stays there. If "
         f"{schedule!r} was meant in epochs, multiply its numbers by {per_epoch}."
     )
+
+
+def _settled(schedule: StepSchedule, total: int, limit: float) -> int:
+    """Return the first update of a run from which the rate stays at or below a limit.
+
+    >>> from flodl.optim import MultiStepLR
+    >>> _settled(MultiStepLR(0.1, (30, 60, 90), 0.1), 10_200, 0.00011)
+    90
+    """
+    steps = [*_first(total), total]
+    at = max((index for index, step in enumerate(steps[:-1]) if schedule.lr(step) > limit), default=None)
+    if at is None:
+        return 0
+    above, below = steps[at], steps[at + 1]
+    while below - above > 1:
+        middle = (above + below) // 2
+        above, below = (middle, below) if schedule.lr(middle) > limit else (above, middle)
+    return below
+
+
+def _first(stop: int) -> list[int]:
+    """Return steps that cover the steps before `stop`, and all of the first ones, as of a short warm-up."""
+    return sorted({*range(min(stop, 2 * NUM_SAMPLES)), *_spread(0, stop)})
 
 
 def _spread(first: int, stop: int) -> list[int]:
