@@ -26,7 +26,7 @@ from .errors import StepAttributeError, StepCallError
 from .mistakes.creation import ASSIGNED_ELSEWHERE, ELSEWHERE, EXAMPLE, INSTEAD, how_to_read
 from .mistakes.explain import explained
 from .mistakes.first_call import check_mode, check_restarted, check_schedulers, explain_loss
-from .mistakes.parameters import CHECK_EVERY, TrainedParameters
+from .mistakes.parameters import TrainedParameters, next_check
 from .mistakes.skipped_updates import SkippedUpdates
 from .mistakes.step_function import check_step_function
 from .mistakes.update_errors import explained_update
@@ -318,9 +318,7 @@ class TrainStep:
             self._first_step_s = time.perf_counter() - started
             explain_loss(loss)
         if started or self._trained.is_waiting:
-            body = self._body
-            if untrained := self._trained.untrained(body.model, parameters_of(body.optimizer)):
-                self._journal.warn(self._count.steps, "parameters", Cause.PROBABLE_MISTAKE, untrained)
+            self._look_for_untrained()
         return loss
 
     def flush(self) -> None:
@@ -411,6 +409,8 @@ class TrainStep:
     def report(self) -> StepReport:
         """Return which tier runs, why, what it cost and what it gains."""
         controller, skipped = self._controller, int(self.num_skipped)
+        if self._count.steps:
+            self._look_for_untrained()
         self._skips.check(self.num_skipped, self._count.updates, self._journal, self._count.steps, wait=True)
         return StepReport(
             tier=controller.tier,
@@ -430,10 +430,16 @@ class TrainStep:
             events=tuple(self._journal.events),
         )
 
+    def _look_for_untrained(self) -> None:
+        """Warn about parameters that received a gradient but are in no optimizer."""
+        body = self._body
+        if untrained := self._trained.untrained(body.model, parameters_of(body.optimizer)):
+            self._journal.warn(self._count.steps, "parameters", Cause.PROBABLE_MISTAKE, untrained)
+
     def _look_for_mistakes(self) -> None:
         """Look for mistakes: at first, at a new epoch, every few hundred steps, after a skipped update."""
         body = self._body
-        self._calls.check_at = self._count.steps + CHECK_EVERY
+        self._calls.check_at = next_check(self._count.steps)
         if not body.model.training and not self._is_mode_checked:
             self._is_mode_checked = True
             check_mode(body.model, self._journal, self._count.steps)

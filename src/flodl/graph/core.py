@@ -15,7 +15,7 @@ from flodl.core.paths import nearest, suggestion
 
 from .control.control import Control, explain_tracing
 from .control.traces import Traces
-from .first_calls import FirstCalls
+from .first_calls import FirstCalls, Original
 from .forward import naming, of_class, rebuild
 from .plan.codegen import Source, bind, generate
 from .plan.error_path import describe_value, one_line_repr, prepend_path
@@ -55,7 +55,7 @@ class GraphCore(nn.Module):
                 self._parameters[f"{tag}_init"] = value
             elif isinstance(value, Tensor):
                 self._buffers[f"{tag}_init"] = value
-        self._first_calls = FirstCalls(self, spec, self._initial, is_copy=False)
+        self._first_calls = FirstCalls(self, spec, self._initial)
         self._replan()
 
     @property
@@ -290,14 +290,16 @@ class GraphCore(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
         del state["_program"], state["_source"], state["_stopwatch"], state["_bound"]
-        del state["_first_calls"]
+        # A copy checks in its first call that it does not use modules of the original.
+        state["_first_calls"] = self._first_calls.original or Original(self)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        original = state.pop("_first_calls", Original())
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self.__dict__.setdefault("_noted", frozenset())
         self._stopwatch = None
-        self._first_calls = FirstCalls(self, self._spec, self._initial, is_copy=True)
+        self._first_calls = FirstCalls(self, self._spec, self._initial, original=original)
         self._replan()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,11 +10,32 @@ import torch
 from torch import nn
 
 from .control.control import Control
-from .plan.functions import check_functions
+from .plan.functions import check_copied_functions, check_functions
 from .plan.spec import Spec
 
 # Calls that are checked for writes in place, if the data decide what runs; otherwise it is one.
 _CALLS_TO_CHECK = 32
+
+
+class Original:
+    """Refers to the graph that a copy in the same process was made from; empty after pickling."""
+
+    def __init__(self, graph: nn.Module | None = None) -> None:
+        self._graph = None if graph is None else weakref.ref(graph)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the copy was made in this process."""
+        return self._graph is not None
+
+    def __call__(self) -> nn.Module | None:
+        return None if self._graph is None else self._graph()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Original:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Original, ()
 
 
 class FirstCalls:
@@ -22,11 +44,14 @@ class FirstCalls:
     The first calls in training and in evaluation are checked: dropout, for example, writes in training only.
     """
 
-    def __init__(self, graph: nn.Module, spec: Spec, initial: Mapping[str, Any], *, is_copy: bool) -> None:
+    def __init__(
+        self, graph: nn.Module, spec: Spec, initial: Mapping[str, Any], *, original: Original | None = None
+    ) -> None:
         self._spec = spec
         self._initial = initial
-        # The functions of a copy are those of the original, and use the modules of that.
-        self._are_functions_checked = is_copy
+        # The functions of a copy are those of the original, and may use the modules of that.
+        self.original = original
+        self._are_functions_checked = original is not None
         self.restart(graph)
 
     def restart(self, graph: nn.Module) -> None:
@@ -40,7 +65,12 @@ class FirstCalls:
 
         Without gradients, a function may use modules that are not part of the graph.
         """
-        if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
+        if torch.compiler.is_compiling():
+            return False
+        if self.original is not None:
+            self._check_copy(graph, self.original)
+            self.original = None
+        if torch.is_inference_mode_enabled():
             return False
         if not self._are_functions_checked and torch.is_grad_enabled():
             check_functions(graph, self._functions(graph))
@@ -49,6 +79,13 @@ class FirstCalls:
         self._calls_left[graph.training] = max(0, left - 1)
         self.are_due[graph.training] = left > 1 or not self._are_functions_checked
         return left > 0
+
+    def _check_copy(self, graph: nn.Module, original: Original) -> None:
+        if (there := original()) is not None:
+            check_copied_functions(graph, there, self._functions(graph))
+        elif original.is_known:
+            # The original is gone: what its functions use is checked like that of any graph.
+            self._are_functions_checked = False
 
     def _functions(self, graph: nn.Module) -> dict[str, Callable[..., Any]]:
         """Return the functions of nodes, of parts of control nodes, and of initial values, by path."""

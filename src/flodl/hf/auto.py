@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -96,6 +97,9 @@ class _Auto(Generic[Model]):
                 may_drop_layers=config is not None,
             )
         report = loaded.report
+        if labels is not None and cls.task.head.has_labels and not loaded.new:
+            notes = _renamed_labels(raw.get("id2label"), loaded.config.labels)
+            report = replace(report, notes=(*report.notes, *notes))
         if report.missing or report.unexpected or report.notes:
             log.msg(f"hf: {report}")
         else:
@@ -288,14 +292,27 @@ def _label_names(num_labels: int | None, labels: Sequence[str] | None) -> list[s
 
 def _check_same_order(saved: Any, names: list[str]) -> None:
     """Raise for the labels of the checkpoint in another order: its head would predict wrong names."""
-    if not isinstance(saved, Mapping) or {*map(str, saved.values())} != {*names} or len(saved) != len(names):
-        return
-    own = [str(saved[key]) for key in sorted(saved, key=lambda key: (len(str(key)), str(key)))]
-    if own != names:
+    own = _saved_names(saved)
+    plain, plain_own = ([name.strip().casefold() for name in each] for each in (names, own))
+    if len(own) == len(names) and {*plain} == {*plain_own} and plain != plain_own:
         raise HFError(
             f"labels is {names}, but the head of the checkpoint predicts {own}, in this order. Pass "
             "the names in the order of the checkpoint, or leave labels out."
         )
+
+
+def _saved_names(saved: Any) -> list[str]:
+    """Return the labels of a checkpoint in the order of its head."""
+    if not isinstance(saved, Mapping):
+        return []
+    return [str(saved[key]) for key in sorted(saved, key=lambda key: (len(str(key)), str(key)))]
+
+
+def _renamed_labels(saved: Any, labels: Sequence[str]) -> tuple[str, ...]:
+    """Return a note that labels have other names than in the checkpoint whose head was loaded."""
+    pairs = [f"{old} → {new}" for old, new in zip(_saved_names(saved), labels) if old != new]
+    shown = ", ".join(pairs[:4]) + (f", … {len(pairs) - 4} more" if len(pairs) > 4 else "")
+    return (f"the labels of the head were renamed ({shown})",) if pairs else ()
 
 
 def _device(value: torch.device | str | int) -> torch.device:

@@ -207,6 +207,28 @@ def test_parameters_that_are_thawed_later_and_in_no_optimizer_are_reported_once(
     assert capsys.readouterr().err.count(THAWED) == 1
 
 
+def test_a_short_run_reports_parameters_that_are_thawed_and_in_no_optimizer(capsys) -> None:
+    model, optimizer = head_only()
+    step = TrainStep(model, optimizer, mse, tier="eager")
+    for number in range(40):
+        if number == 20:
+            model[0].requires_grad_(True)
+        step(X, Y)
+    assert capsys.readouterr().err.count(THAWED) == 1
+
+
+def test_the_report_has_parameters_that_were_thawed_a_moment_ago(capsys) -> None:
+    model, optimizer = head_only()
+    step = TrainStep(model, optimizer, mse, tier="eager")
+    for _ in range(40):
+        step(X, Y)
+    model[0].requires_grad_(True)
+    step(X, Y)
+    assert any(THAWED in event.reason for event in step.report().events)
+    step.report()
+    assert capsys.readouterr().err.count(THAWED) == 1
+
+
 def test_thawed_parameters_that_the_optimizer_gets_are_not_reported(capsys) -> None:
     model, optimizer = head_only()
     step = TrainStep(model, optimizer, mse, tier="eager")

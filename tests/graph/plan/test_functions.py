@@ -187,6 +187,68 @@ def test_functions_are_checked_in_the_first_call_with_gradients():
         model(X)
 
 
-def test_a_copy_of_a_graph_with_a_tied_function_runs():
+class Decoder(nn.Module):
+    def __init__(self, embedding):
+        super().__init__()
+        self.embedding = embedding
+
+    def forward(self, x):
+        return x @ self.embedding.weight
+
+
+def test_a_copy_whose_function_uses_the_weights_of_the_original_is_refused_with_the_fix():
     model = FlowBuilder(LINEAR).through(lambda x: x @ LINEAR.weight).build(example=X)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(X)
+    for copied in (copy.deepcopy(model), copy.deepcopy(copy.deepcopy(model))):
+        with (
+            torch.no_grad(),
+            pytest.raises(BuildError, match="is a copy, and its function uses the parameter"),
+        ):
+            copied.eval()(X)
+    averaged = torch.optim.swa_utils.AveragedModel(model)
+    with torch.inference_mode(), pytest.raises(BuildError, match=r"small nn\.Module that contains 'LINEAR"):
+        averaged(X)
+    assert optimizer.param_groups
+
+
+def test_a_copy_of_a_graph_that_is_gone_is_checked_like_any_graph():
+    def build():
+        linear = nn.Linear(4, 4)
+        return FlowBuilder(linear).through(lambda x: x @ linear.weight).build()
+
+    copied = copy.deepcopy(build())
+    gc.collect()
+    with pytest.raises(BuildError, match="not part of the graph"):
+        copied(X)
+
+
+def test_a_copy_is_refused_if_its_function_uses_a_part_of_the_module_around_the_original():
+    class Around(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.part = part = nn.Linear(4, 4)
+            self.flow = FlowBuilder(nn.Linear(4, 4)).through(lambda x: x @ part.weight).build()
+
+        def forward(self, x):
+            return self.flow(x)
+
+    model = Around()
+    assert model(X).shape == X.shape
+    with pytest.raises(BuildError, match="is a copy"):
+        copy.deepcopy(model)(X)
+
+
+def test_copies_run_whose_functions_use_only_frozen_or_shared_modules():
+    tied = nn.Linear(4, 4)
+    model = FlowBuilder(tied).through(Decoder(tied)).build()
     assert torch.equal(copy.deepcopy(model)(X), model(X))
+    frozen = nn.Linear(4, 4).requires_grad_(False)
+    model = FlowBuilder(frozen).through(lambda x: x @ frozen.weight).build()
+    assert torch.equal(copy.deepcopy(model)(X), model(X))
+    linear = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
+    model = FlowBuilder(nn.Linear(4, 4)).through(lambda x: x @ linear.weight).build()
+    assert torch.equal(copy.deepcopy(model)(X), model(X))
+    assert torch.equal(copy.copy(model)(X), model(X))
+    assert optimizer.param_groups

@@ -19,6 +19,24 @@ def test_labels_in_another_order_than_those_of_the_checkpoint_raise(tmp_path):
     assert load(tmp_path / "tiny", labels=["bad", "good"]).config.labels == ("bad", "good")
 
 
+def test_labels_in_another_order_and_another_case_raise(tmp_path):
+    create_tiny(tmp_path / "tiny", TEXTS, head="seqcls", labels=["NEGATIVE", "POSITIVE"])
+    load = AutoModelForSequenceClassification.from_pretrained
+    with pytest.raises(HFError, match=r"the head of the checkpoint predicts \['NEGATIVE', 'POSITIVE'\]"):
+        load(tmp_path / "tiny", labels=["positive", " negative"])
+    model = load(tmp_path / "tiny", labels=["negative", "positive"])
+    assert model.config.labels == ("negative", "positive")
+
+
+def test_the_load_report_has_the_labels_that_were_renamed(tmp_path):
+    create_tiny(tmp_path / "tiny", TEXTS, head="seqcls", labels=["NEGATIVE", "POSITIVE"])
+    load = AutoModelForSequenceClassification.from_pretrained
+    report = str(load(tmp_path / "tiny", labels=["bad", "good"]).load_report)
+    assert "the labels of the head were renamed (NEGATIVE → bad, POSITIVE → good)" in report
+    assert "renamed" not in str(load(tmp_path / "tiny", labels=["NEGATIVE", "POSITIVE"]).load_report)
+    assert "renamed" not in str(load(tmp_path / "tiny", labels=["a", "b", "c"]).load_report)
+
+
 def test_a_set_of_labels_raises_because_it_has_no_order(tmp_path):
     with pytest.raises(HFError, match=r"labels is a set, .* label_names"):
         create_tiny(tmp_path / "tiny", TEXTS, head="seqcls", labels={"negative", "positive"})

@@ -65,6 +65,11 @@ def test_a_loss_that_does_not_average_over_samples_is_named(step_fn, what):
     assert what in notes(nn.Linear(2, 2), step_fn)
 
 
+def test_a_sum_is_said_to_differ_always():
+    assert "the numbers always differ" in notes(nn.Linear(2, 2), summed_loss)
+    assert "if samples count differently" in notes(nn.Linear(2, 2), weighted_loss)
+
+
 def test_heads_whose_loss_is_a_mean_over_tokens_are_named(tmp_path):
     path = tmp_path / "tiny"
     create_tiny(path, ["a film", "b"])

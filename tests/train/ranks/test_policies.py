@@ -37,6 +37,11 @@ def test_sync_equals_one_device_with_the_same_batches(make, data, supervision, n
     assert result.steps == alone.steps
     for mine, theirs in zip(result.history, alone.history):
         assert mine == pytest.approx(theirs, abs=1e-5)
+    # Every rank took part in every update, with its part of the batch.
+    ranks = result.ranks.ranks
+    assert [rank.updates for rank in ranks] == [result.steps] * num_ranks
+    assert sum(rank.samples for rank in ranks) == 3 * 142
+    assert max(rank.samples for rank in ranks) - min(rank.samples for rank in ranks) <= 3 * 15
 
 
 @pytest.mark.parametrize("point", ["plan", "batch", "arrive"])
@@ -112,3 +117,9 @@ def test_async_survives_a_killed_rank(make, data, supervision):
     result = make(devices=["cpu"] * 3, policy="async").fit(data, epochs=3, batch_size=2)
     supervision.check_coverage(240, range(3))
     assert result.status == "finished"
+
+
+def test_sync_without_a_monitor_still_says_what_differs_from_one_device(make, data, capsys):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
+    make(model, devices=["cpu"] * 2, policy="sync", monitor=False, **ADAM).fit(data, epochs=1, batch_size=40)
+    assert "".join(capsys.readouterr()).count("statistics of each rank's part of a batch") == 1

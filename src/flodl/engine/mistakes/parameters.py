@@ -9,9 +9,18 @@ from torch import Tensor, nn
 from flodl.core import StepError
 from flodl.optim.all_optimizers import in_any_optimizer
 
-# The model is searched again after this many steps, and whenever a parameter gets no gradient any more.
+# The model is searched again after this many steps at most, and when a parameter gets no gradient any more.
 CHECK_EVERY = 256
 _MOST_NAMES = 3
+
+
+def next_check(steps: int) -> int:
+    """Return the step of the next search: often at first, since a short run should hear of mistakes, too.
+
+    >>> [next_check(steps) for steps in (0, 1, 2, 4, 256, 1000)]
+    [1, 2, 4, 8, 512, 1256]
+    """
+    return steps + min(max(steps, 1), CHECK_EVERY)
 
 
 class TrainedParameters:

@@ -7,7 +7,7 @@ import gc
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -20,6 +20,7 @@ from flodl.core.contents.origin import is_user_module
 from flodl.core.contents.reads import reads_of
 
 Found = tuple[str, nn.Module | nn.Parameter]
+_Kind = TypeVar("_Kind")
 # A function that names one of these computes without gradients on purpose.
 _WITHOUT_GRADIENT = frozenset({"no_grad", "inference_mode", "detach"})
 _MAX_DEPTH = 5
@@ -27,13 +28,48 @@ _MAX_DEPTH = 5
 
 def check_functions(graph: nn.Module, functions: Mapping[str, Callable[..., Any]]) -> None:
     """Raise if a function uses trainable parameters that belong to no model with this graph in it."""
+    for path, name, value, outside in _uses_outside(graph, functions):
+        if not _belong_elsewhere(graph, set(outside)):
+            raise BuildError(_message(functions[path], name, value, outside), path=path)
+
+
+def check_copied_functions(
+    graph: nn.Module, original: nn.Module, functions: Mapping[str, Callable[..., Any]]
+) -> None:
+    """Raise if a function of a copy uses trainable parameters that belong to the original.
+
+    `copy.deepcopy` copies modules, but neither functions nor what they refer to.
+    """
+    if any(one.is_meta for one in graph.parameters()):
+        # A copy that checks shapes does not compute.
+        return
+    of_original = set(original.parameters())
+    for path, name, value, outside in _uses_outside(graph, functions):
+        is_left_behind = not of_original.isdisjoint(outside) or (
+            _have_module_with(original, set(outside)) and not _have_module_with(graph, set(outside))
+        )
+        if is_left_behind:
+            what = type(value).__name__ if isinstance(value, nn.Module) else "parameter"
+            raise BuildError(
+                f"this graph is a copy, and its function uses the {what} {name!r} of the original: "
+                "copy.deepcopy copies modules, not what functions refer to. The copy would compute with the "
+                "weights of the original, and give it the gradients. Write a small nn.Module that contains "
+                f"{name!r}, such as Decoder(embedding) for tied weights, and use it instead of the function.",
+                path=path,
+            )
+
+
+def _uses_outside(
+    graph: nn.Module, functions: Mapping[str, Callable[..., Any]]
+) -> Iterator[tuple[str, str, nn.Module | nn.Parameter, list[nn.Parameter]]]:
+    """Yield what functions use with trainable parameters that the graph does not have, with their paths."""
     own = set(graph.parameters())
     for path, function in functions.items():
         for name, value in _Search().found_in(function, ""):
             parameters = [value] if isinstance(value, nn.Parameter) else [*value.parameters()]
             outside = [one for one in parameters if one.requires_grad and one not in own]
-            if outside and not _belong_elsewhere(graph, set(outside)):
-                raise BuildError(_message(function, name, value, outside), path=path)
+            if outside:
+                yield path, name, value, outside
 
 
 class _Search:
@@ -119,24 +155,30 @@ def _contents(cell: Any) -> Any:
 
 
 def _belong_elsewhere(graph: nn.Module, parameters: set[nn.Parameter]) -> bool:
-    """Return whether a module has both the graph and the parameters, or an optimizer has the parameters.
-
-    This visits all objects of the process, but only if a function uses parameters outside the graph.
-    """
-    is_frozen = gc.get_freeze_count() > 0
-    gc.unfreeze()  # frozen objects are not listed
-    try:
-        objects = [one for one in gc.get_objects() if issubclass(type(one), nn.Module | Optimizer)]
-    finally:
-        if is_frozen:
-            gc.freeze()
-    optimizers = [one for one in objects if isinstance(one, Optimizer)]
+    """Return whether a module has both the graph and the parameters, or an optimizer has the parameters."""
+    optimizers = _all_objects(Optimizer)
     groups = [group for one in optimizers for group in getattr(one, "param_groups", ())]
     if parameters.issubset(parameter for group in groups for parameter in group["params"]):
         return True
-    modules = [one for one in objects if isinstance(one, nn.Module) and "_modules" in vars(one)]
+    return _have_module_with(graph, parameters)
+
+
+def _have_module_with(graph: nn.Module, parameters: set[nn.Parameter]) -> bool:
+    """Return whether a module has both the graph and the parameters."""
+    modules = [one for one in _all_objects(nn.Module) if "_modules" in vars(one)]
     around = [one for one in modules if any(part is graph for part in one.modules())]
     return any(parameters.issubset(one.parameters()) for one in around)
+
+
+def _all_objects(kind: type[_Kind]) -> list[_Kind]:
+    """Return all objects of a type. It visits the whole process: use it where something is suspicious."""
+    is_frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()  # frozen objects are not listed
+    try:
+        return [one for one in gc.get_objects() if issubclass(type(one), kind)]
+    finally:
+        if is_frozen:
+            gc.freeze()
 
 
 def _message(function: Any, name: str, value: nn.Module | nn.Parameter, outside: list[nn.Parameter]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from flodl.core import DistributedError, TrainError
+from flodl.core import DistributedError, TrainError, log
 from flodl.data import Loader
 from flodl.distributed.coordination import CoordinatorSettings, MeetingSettings
 from flodl.distributed.coverage import Epochs
@@ -94,6 +94,7 @@ class RanksFit:
         self._recorder = Recorder(
             ranks.policy,
             num_samples=self._num_samples,
+            batch_size=size,
             emit=lambda update: run.reports.event("ranks", **update),
         )
         self._supervisor: Supervisor | None = None
@@ -139,6 +140,9 @@ class RanksFit:
             run.reports.warn(warning)
         if self._ranks.policy == "sync":
             for note in differs_from_one_device(model, step_fn):
+                if run.reports.monitor is False:
+                    # Nobody listens, but the numbers differ from those that are expected.
+                    log.msg("%s", note)
                 run.reports.event("alert", message=note, level="info")
 
     def _resumed(self) -> list[list[int]]:

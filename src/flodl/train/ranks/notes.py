@@ -40,7 +40,12 @@ def differs_from_one_device(model: nn.Module, step_fn: Callable[..., Any]) -> It
     for name, value in outside_values(step_fn).items():
         if isinstance(value, _Loss | _WeightedLoss):
             if value.reduction == "sum":
-                yield _denominator(f"{name} is a sum (reduction='sum')")
+                yield (
+                    f"policy='sync': {name} is a sum (reduction='sum') over each rank's part of a batch, and "
+                    "the gradients of the ranks are averaged, so they are smaller than those of one device "
+                    "by about the number of ranks: the numbers always differ. For the same numbers, return "
+                    "the sum over the samples divided by their number"
+                )
             elif value.reduction == "mean" and getattr(value, "weight", None) is not None:
                 yield _denominator(f"{name} is a mean weighted by class")
 

@@ -18,6 +18,8 @@ from .report import RankReport, RanksReport
 _FIRST_INTERVAL_S, _LAST_INTERVAL_S, _INTERVALS = 0.5, 10.0, 1000
 # Rare, and too important to wait.
 _AT_ONCE = ("lost", "evict")
+# Of each rank: its number, the epoch, its batches, and the ranges of its samples.
+Work = Sequence[tuple[int, int, int, Ranges]]
 _MAX_SLICES, _MAX_SYNCS, _MAX_PACES = 1024, 64, 16
 
 
@@ -32,12 +34,14 @@ class Recorder:
         policy: str,
         *,
         num_samples: int = 0,
+        batch_size: int = 1,
         emit: Callable[[dict[str, Any]], object] | None = None,
         now_s: Callable[[], float] = time.time,
     ) -> None:
         self._report = RanksReport(policy)
         self._lanes: dict[int, Lane] = {}
         self._coverage = CoverageCount(num_samples)
+        self._batch_size = batch_size
         self._emit, self._now_s = emit, now_s
         self._lock = threading.Lock()
         # What the clock of the records has to be moved by.
@@ -106,13 +110,15 @@ class Recorder:
             return
         self._report.syncs += 1
         self._syncs.append((round(now_s, 4), 1))
-        for rank, epoch, batches, ranges in record["work"]:
-            samples = sum(stop - start for start, stop in ranges)
-            self._report.samples += samples
+        work = record["work"]
+        for _, epoch, _, ranges in work:
+            self._report.samples += sum(stop - start for start, stop in ranges)
             self._coverage.add(epoch, ranges)
+        own = _parts_of_batches(work, self._batch_size) if self._report.policy == "sync" else _own_work(work)
+        for rank, (updates, samples) in own.items():
             if rank in self._lanes:
                 report = self._lanes[rank].report
-                report.updates += batches
+                report.updates += updates
                 report.samples += samples
 
     def _on_link(self, now_s: float, record: dict[str, Any]) -> None:
@@ -172,6 +178,33 @@ class Recorder:
         """Return the report so far, with everything that is recorded."""
         self.flush()
         return self._report
+
+
+def _own_work(work: Work) -> dict[int, tuple[int, int]]:
+    """Return the updates and samples of each rank."""
+    return {rank: (batches, sum(stop - start for start, stop in each)) for rank, _, batches, each in work}
+
+
+def _parts_of_batches(work: Work, batch_size: int) -> dict[int, tuple[int, int]]:
+    """Return the updates and samples of ranks that divide every batch, whoever it was assigned to.
+
+    >>> _parts_of_batches([(0, 0, 2, [(0, 10)]), (1, 0, 1, [(10, 13)])], 5)
+    {0: (3, 5), 1: (3, 8)}
+    """
+    updates = sum(batches for _, _, batches, _ in work)
+    ranges = [each for *_, own in work for each in own]
+    ends = [
+        (first, min(first + batch_size, stop))
+        for start, stop in ranges
+        for first in range(start, stop, batch_size)
+    ]
+    counts = [last - first for first, last in ends]
+    ranks = sorted({rank for rank, *_ in work})
+    size = len(ranks)
+    return {
+        rank: (updates, sum(count * (index + 1) // size - count * index // size for count in counts))
+        for index, rank in enumerate(ranks)
+    }
 
 
 def _rounded(rows: Sequence[Sequence[float]]) -> list[list[float]]:
