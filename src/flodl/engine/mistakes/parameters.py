@@ -15,7 +15,7 @@ _MOST_NAMES = 3
 
 
 def next_check(steps: int) -> int:
-    """Return the step of the next search: often at first, since a short run should hear of mistakes, too.
+    """Return the step of the next search: often at first, so that short runs find mistakes, too.
 
     >>> [next_check(steps) for steps in (0, 1, 2, 4, 256, 1000)]
     [1, 2, 4, 8, 512, 1256]
