@@ -62,6 +62,27 @@ def test_equal_shapes_with_different_last_names_raise():
         load_by_order({"a.bias": torch.ones(2)}, {"b.weight": torch.zeros(2)})
 
 
+def test_names_that_would_be_exchanged_raise_and_change_nothing():
+    theirs = {"out.weight": torch.ones(2), "inp.weight": torch.zeros(2)}
+    model = {"inp.weight": torch.full((2,), 3.0), "out.weight": torch.full((2,), 4.0)}
+    with pytest.raises(
+        CheckpointError, match=r"'out\.weight' of the .* into 'inp\.weight', although .*Nothing"
+    ):
+        load_by_order(theirs, model)
+    assert model["inp.weight"][0] == 3
+    three = {"b.w": torch.ones(2), "c.w": torch.ones(2), "a.w": torch.ones(2)}
+    with pytest.raises(CheckpointError, match="in another order"):
+        load_by_order(three, {"a.w": torch.ones(2), "b.w": torch.ones(2), "c.w": torch.ones(2)})
+
+
+def test_numbers_that_are_shifted_load_and_come_first_in_the_report():
+    theirs = {name: torch.ones(2) for name in ("x.a", "y.a", "z.a", "v.a", "lin_0.a", "lin_1.a")}
+    model = {name: torch.zeros(2) for name in ("m.a", "n.a", "o.a", "p.a", "lin_1.a", "lin_2.a")}
+    report = load_by_order(theirs, model)
+    assert report.remapped[0] == ("lin_1.a", "lin_2.a")
+    assert len(report.remapped) == 6
+
+
 def test_what_is_not_a_state_dict_raises():
     with pytest.raises(CheckpointError, match="the state is a str"):
         graph().load_state_dict_by_order("model.pt")

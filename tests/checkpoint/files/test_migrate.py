@@ -23,7 +23,8 @@ def test_equal_shapes_are_matched_in_file_order(tmp_path):
     assert report.remapped == (("x", "a"), ("y", "b"), ("z", "c"))
     assert (report.dropped, report.missing) == (("left",), ("d",))
     assert not report.is_complete
-    assert str(report) == "1 unchanged, 3 remapped (x → a, y → b, z → c), 1 dropped (left), 1 missing (d)"
+    expected = "1 unchanged, 3 remapped (x → a, y → b, z → c), 1 dropped (left), 1 missing (d)"
+    assert str(report) == f"{expected}, 2 guessed by order (a, b)"
     tensors, _ = read_checkpoint(tmp_path / "new.fdl")
     assert {name: tensor[0].item() for name, tensor in tensors.items()} == {"a": 2, "same": 1, "b": 3, "c": 4}
     assert list(tensors) == ["a", "same", "b", "c"]
@@ -52,6 +53,23 @@ def test_names_that_took_the_first_of_several_tensors_are_reported(tmp_path):
     report = migrate_checkpoint(tmp_path / "old.fdl", tmp_path / "new.fdl", model)
     assert report.guessed == ("x.weight",)
     assert "1 guessed by order (x.weight)" in str(report)
+
+
+def test_names_that_only_the_order_decided_are_reported(tmp_path):
+    save_checkpoint(tmp_path / "old.fdl", filled(**{f"attn.{name}.weight": (2,) for name in "qkv"}))
+    model = filled(**{f"attention.{name}.weight": (2,) for name in ("key", "query", "value")})
+    report = migrate_checkpoint(tmp_path / "old.fdl", tmp_path / "new.fdl", model)
+    assert report.guessed == tuple(model)
+    rename = {"attn.q": "attention.query", "attn.k": "attention.key"}
+    report = migrate_checkpoint(tmp_path / "old.fdl", tmp_path / "new.fdl", model, rename=rename)
+    assert not report.guessed
+
+
+def test_names_with_evidence_for_their_order_are_not_guessed(tmp_path):
+    save_checkpoint(tmp_path / "old.fdl", filled(**{f"layers.{number}.weight": (2,) for number in range(12)}))
+    model = filled(**{f"encoder.block_{number}.weight": (2,) for number in range(12)})
+    report = migrate_checkpoint(tmp_path / "old.fdl", tmp_path / "new.fdl", model)
+    assert (len(report.remapped), report.guessed) == (12, ())
 
 
 def test_a_different_dtype_matches_by_name_but_not_by_shape():

@@ -17,7 +17,7 @@ def load_by_order(stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) ->
     """Load tensors in place, the first into the first and so on: all of them or none.
 
     Both must have the same number of tensors, and each pair the same shape and the same last name (`weight`,
-    `bias`). Layers of the same shape are distinguished only by their order.
+    `bias`). Layers of the same shape are distinguished only by their order; exchanged names raise.
 
     >>> theirs = {"0.weight": torch.ones(2), "0.bias": torch.zeros(1)}
     >>> print(load_by_order(theirs, {"head.weight": torch.zeros(2), "head.bias": torch.ones(1)}))
@@ -40,11 +40,32 @@ def load_by_order(stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) ->
             f"the state dict has {len(stored)} tensors, the model {len(wanted)}: {who} for {extra[0]!r}. "
             "Nothing was loaded. Select the keys that belong to this model."
         )
+    _check_crossings(dict(pairs))
     check_loadable({new: stored[old] for old, new in pairs}, wanted, "the state dict")
     with torch.no_grad():
         for old, new in pairs:
             wanted[new].copy_(stored[old])
     return MigrateReport(
         unchanged=tuple(new for old, new in pairs if old == new),
-        remapped=tuple((old, new) for old, new in pairs if old != new),
+        # A name that the model has elsewhere comes first, since a report shows only some.
+        remapped=tuple(
+            sorted([each for each in pairs if each[0] != each[1]], key=lambda each: each[0] not in wanted)
+        ),
     )
+
+
+def _check_crossings(new_names: Mapping[str, str]) -> None:
+    """Raise if tensors would exchange their names: both models have the names, in another order."""
+    for old, new in new_names.items():
+        following = new
+        # Follow a → b → c until a name that the state dict lacks, or back to the first.
+        for _ in new_names:
+            if following == old or following not in new_names:
+                break
+            following = new_names[following]
+        if following == old and new != old:
+            raise CheckpointError(
+                f"{old!r} of the state dict would be loaded into {new!r}, although the model has {old!r}: "
+                "its layers are in another order. Nothing was loaded. If names mean the same in both, use "
+                "load_state_dict; otherwise rename the keys."
+            )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from torch import Tensor
 
@@ -20,10 +20,12 @@ def match_by_shape(
     """Add the first remaining tensor of the same shape and type for each name that has none.
 
     A tensor whose name ends in the same way comes first, and a weight is never taken for a bias. Returned are
-    the names for which the file has more, or fewer, such tensors than the model: their order may be wrong.
+    the names whose tensor may be a wrong one: the file has more, or fewer, of them than the model, or only
+    the order decided between several.
     """
     available = [old for old in stored if old not in {*sources.values()}]
     open_names = [name for name in wanted if name not in sources]
+    candidates = [*available]
     there = Counter(_kind(name, stored[name]) for name in available)
     here = Counter(_kind(name, wanted[name]) for name in open_names)
     added: list[str] = []
@@ -40,7 +42,31 @@ def match_by_shape(
     match(lambda old, name: _last(old) == _last(name))
     match(_may_be_same)
     kinds = {name: _kind(name, wanted[name]) for name in added}
-    return tuple(name for name in added if there[kinds[name]] not in (0, here[kinds[name]]))
+
+    def is_guessed(name: str) -> bool:
+        fitting = [old for old in candidates if _same(stored[old], wanted[name]) and _may_be_same(old, name)]
+        return there[kinds[name]] not in (0, here[kinds[name]]) or not _stands_out(
+            sources[name], name, fitting
+        )
+
+    return tuple(name for name in added if is_guessed(name))
+
+
+def _stands_out(old: str, new: str, candidates: Iterable[str]) -> bool:
+    """Return whether a name has more words and numbers in common with a new one than any other candidate.
+
+    >>> _stands_out("layers.0.q", "blocks.0.query", ["layers.0.q", "layers.1.q"])
+    True
+    >>> _stands_out("q.weight", "key.weight", ["q.weight", "k.weight"])
+    False
+    """
+    words = _words(new)
+    most = len(words & _words(old))
+    return all(len(words & _words(other)) < most for other in candidates if other != old)
+
+
+def _words(name: str) -> set[str]:
+    return {*re.findall(r"[a-z]+|[0-9]+", name.lower())}
 
 
 def _may_be_same(old: str, new: str) -> bool:

@@ -33,8 +33,8 @@ def migrate_checkpoint(
     `rename` maps old names or prefixes to new ones, or is a function of the old name. Next, equal names with
     equal shapes are matched. Finally, unless `by_shape` is False, each remaining name of the model takes the
     first remaining tensor of the file with the same shape and type, but never a weight for a bias. Read the
-    report: layers of the same shape are distinguished only by their order, and `guessed` lists those of which
-    file and model have different numbers. Your own metadata is kept, except with `format="fdlc"`.
+    report: `guessed` lists the names whose tensor is one of several of the same shape, if only their order
+    decided. Your own metadata is kept, except with `format="fdlc"`.
 
     >>> import torch, tempfile
     >>> from flodl.checkpoint import save_checkpoint

@@ -42,7 +42,8 @@ class MigrateReport:
     """Names by outcome: `unchanged`, `remapped` (old, new), `dropped` (only in the file), `missing`.
 
     `metadata` lists the metadata keys that were kept, `dropped_metadata` those that the format cannot store.
-    `guessed` lists the names that took the first of several tensors of their shape, which may be wrong.
+    `guessed` lists the names whose tensor is one of several of the same shape, chosen only by their order, or
+    of which file and model have different numbers: it may be a wrong one.
 
     >>> print(MigrateReport(unchanged=("a",), remapped=(("old.b", "b"),)))
     1 unchanged, 1 remapped (old.b → b)
