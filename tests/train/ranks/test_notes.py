@@ -65,7 +65,7 @@ def test_a_loss_that_does_not_average_over_samples_is_named(step_fn, what):
     assert what in notes(nn.Linear(2, 2), step_fn)
 
 
-def test_a_sum_is_said_to_differ_always():
+def test_a_sum_always_differs():
     assert "the numbers always differ" in notes(nn.Linear(2, 2), summed_loss)
     assert "if samples count differently" in notes(nn.Linear(2, 2), weighted_loss)
 
