@@ -228,7 +228,7 @@ class Run:
     def report_changed(self, changed: Iterable[str]) -> None:
         """Report what changed since this trainer trained last, if anything did."""
         if lines := list(changed):
-            self.reports.warn("; ".join(["since this trainer trained last", *lines]))
+            self.reports.warn(f"since this trainer trained last, {'; '.join(lines)}")
 
     def _report_done(self, epochs: int) -> None:
         """Report that nothing was left to train, and that the results are those of the saved settings."""

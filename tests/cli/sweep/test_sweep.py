@@ -172,6 +172,12 @@ def test_more_runs_extend_a_random_sweep(sweep_project, capfd):
     assert all(second[run["run"]] == run["values"] for run in first)
 
 
+def test_the_folder_of_the_runs_cannot_be_swept_over(sweep_project, capfd):
+    assert main(["sweep", "--over", "output=a,b"]) != 0
+    assert "--output is the folder of a run, which the sweep chooses" in capfd.readouterr().err
+    assert not (sweep_project / "runs").exists()
+
+
 def test_values_that_the_program_does_not_accept_are_errors_before_anything_starts(sweep_project, capfd):
     assert main(["sweep", "--over", "hidden=8,wide"]) == 2
     assert "'wide' is not a valid integer" in capfd.readouterr().err

@@ -50,6 +50,16 @@ def binary(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         (classes, (X, LABELS + 3), r"Target 3 is out of bounds.*below the number of classes"),
         (
             classes,
+            (torch.randn(8, 5, 4), torch.zeros(8, 5, dtype=torch.long)),
+            r"Expected target size.*pass scores\.transpose\(1, 2\)",
+        ),
+        (
+            lambda model, x, y: F.binary_cross_entropy(10 * model(x) + 2, y.sigmoid()),
+            (X, Y),
+            r"between 0 and 1.*use binary_cross_entropy_with_logits",
+        ),
+        (
+            classes,
             (X, LABELS[:7]),
             r"batch_size \(8\) to match target batch_size \(7\), in the step function",
         ),

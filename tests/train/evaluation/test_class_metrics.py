@@ -174,3 +174,30 @@ def test_the_direction_of_a_class_is_that_of_its_metric_whatever_its_label(data,
     highest = max(row["eval_f1_loss"] for row in result.history)
     assert result.best("eval_f1_loss")["eval_f1_loss"] == highest
     assert trainer.restore_best("eval_f1_loss").metrics["eval_f1_loss"] == highest
+
+
+def test_scores_whose_classes_may_be_two_dimensions_are_rejected_without_dim():
+    scores, targets = torch.eye(3).repeat(2, 1, 1), torch.zeros(2, 3, dtype=torch.long)
+    with pytest.raises(TrainError, match=r"may be the last or the second dimension.*dim=1.*dim=-1"):
+        ConfusionMatrix(3).update(scores, targets)
+    for dim in (1, -1):
+        confusion = ConfusionMatrix(3, dim=dim)
+        confusion.update(scores.cumsum(1), targets)
+        assert (
+            confusion.compute().sum(0).tolist()
+            == scores.cumsum(1).argmax(dim).flatten().bincount(minlength=3).tolist()
+        )
+
+
+def test_scores_with_the_classes_in_the_second_dimension_need_dim():
+    scores, targets = torch.randn(2, 3, 5), torch.zeros(2, 5, dtype=torch.long)
+    with pytest.raises(TrainError, match=r"are the second dimension.*ClassF1\(…, dim=1\)"):
+        ClassF1(3).update(scores, targets)
+    ClassF1(3, dim=1).update(scores, targets)
+
+
+def test_sequences_as_long_as_there_are_classes_are_accepted_after_others():
+    confusion = ConfusionMatrix(3)
+    for length in (5, 3):
+        confusion.update(torch.randn(2, length, 3), torch.zeros(2, length, dtype=torch.long))
+    assert confusion.compute().sum() == 16

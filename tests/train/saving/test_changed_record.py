@@ -427,7 +427,7 @@ def test_what_training_changes_is_not_a_difference_and_what_the_user_changes_is(
     held["weight"] = 0.5
     trainer.fit(samples(), epochs=3, batch_size=5)
     (alert,) = [entry.event.data["message"] for entry in read(tmp_path) if entry.event.kind == "alert"]
-    assert alert == "since this trainer trained last; step.held.weight is now 0.5, was 1.0"
+    assert alert == "since this trainer trained last, step.held.weight is now 0.5, was 1.0"
 
 
 def test_a_second_fit_with_other_data_is_reported_and_recorded(make, tmp_path):
@@ -437,7 +437,7 @@ def test_a_second_fit_with_other_data_is_reported_and_recorded(make, tmp_path):
     first = json.loads((tmp_path / "config.json").read_text())["trainer"]
     trainer.fit((x[:10] * 50, y[:10]), epochs=2, batch_size=5)
     alert, *_ = [entry.event.data["message"] for entry in read(tmp_path) if entry.event.kind == "alert"]
-    assert alert.startswith("since this trainer trained last; data.source is now 'tensors: float32 10x3,")
+    assert alert.startswith("since this trainer trained last, data.source is now 'tensors: float32 10x3,")
     latest = json.loads((tmp_path / "config.json").read_text())["trainer"]
     assert latest["data"]["source"] == "tensors: float32 10x3, float32 10x1"
     assert latest["data"]["samples"] == 10
@@ -451,7 +451,7 @@ def test_what_changed_between_two_fits_is_logged_without_a_folder(make, capsys):
     assert capsys.readouterr().err == ""
     trainer.fit(samples(1), epochs=3, batch_size=5, eval_data=samples(8))
     reported = capsys.readouterr().err
-    assert "since this trainer trained last; data.content is now" in reported
+    assert "since this trainer trained last, data.content is now" in reported
     assert "eval_data.content is now" in reported
 
 
@@ -461,7 +461,7 @@ def test_evaluation_data_left_out_of_a_second_fit_is_logged(make, capsys):
     trainer.fit(samples(), epochs=2, batch_size=5, eval_data=samples(9))
     assert capsys.readouterr().err == "", "an evaluation that is new needs no warning"
     trainer.fit(samples(), epochs=3, batch_size=5)
-    assert "since this trainer trained last; eval_data is now None, was 'tensors:" in capsys.readouterr().err
+    assert "since this trainer trained last, eval_data is now None, was 'tensors:" in capsys.readouterr().err
     trainer.fit(samples(), epochs=4, batch_size=5)
     assert capsys.readouterr().err == ""
 

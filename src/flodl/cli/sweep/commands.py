@@ -33,6 +33,11 @@ class RunCommands:
     def plan(self, values: dict[str, Any], folder_name: str, *, resume: bool = False) -> Plan:
         """Return what a run starts. Raise for values that the program does not accept."""
         definition = self.definition
+        if self.folder_option in values:
+            raise SetupError(
+                f"--{self.folder_option} is the folder of a run, which the sweep chooses, so it cannot be "
+                "swept over. Remove it, or name the option for the folder with --folder-option."
+            )
         presets = [str(values[PRESET])] if PRESET in values else []
         name, *inner = (*definition.command, *presets)
         target = resolve_target(self.manifest, name, (*inner, *definition.tail))

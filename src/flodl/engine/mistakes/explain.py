@@ -100,6 +100,16 @@ def _advice(error: Exception, told: str, model: nn.Module, batch: tuple[Any, ...
         return _not_a_tensor(told, batch)
     if re.search(r"multi-target not supported", told):
         return "Class indices have one dimension: pass y.squeeze(1), or y.argmax(1) for one-hot targets."
+    if re.search(r"Expected target size \[(\d+), \d+\], got \[\1, \d+\]", told):
+        return (
+            "cross_entropy takes scores [N, classes, T] for targets [N, T]. If the classes are the last "
+            "dimension of the scores, pass scores.transpose(1, 2)."
+        )
+    if re.search(r"all elements of input should be between 0 and 1", told):
+        return (
+            "binary_cross_entropy takes probabilities. For scores, as of a linear layer, use "
+            "binary_cross_entropy_with_logits or nn.BCEWithLogitsLoss; check that the scores are not NaN."
+        )
     if re.search(r"Target -?\d+ is out of bounds|index out of range in self", told):
         return "An index must be at least 0 and below the number of classes or rows; check the largest one."
     if re.search(_DTYPES, told):

@@ -14,7 +14,7 @@ class ConfusionMatrix:
     """Count predictions by class: a row for each target, a column for each prediction.
 
     `labels` are the names of the classes, or their number. Predictions are scores […, classes] or class ids;
-    targets below 0 do not count.
+    targets below 0 do not count. For scores [N, classes, …], as `cross_entropy` takes them, pass `dim=1`.
 
     >>> confusion = ConfusionMatrix(["cat", "dog"])
     >>> confusion.update(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]))
@@ -22,13 +22,15 @@ class ConfusionMatrix:
     [[1, 1], [0, 1]]
     """
 
-    def __init__(self, labels: int | Sequence[str]) -> None:
+    def __init__(self, labels: int | Sequence[str], *, dim: int | None = None) -> None:
         self.labels = [str(name) for name in (range(labels) if isinstance(labels, int) else labels)]
         if isinstance(labels, str) or len(self.labels) < 2 or len(set(self.labels)) < len(self.labels):
             raise TrainError(
                 f"{type(self).__name__}({labels!r}). Pass the number of classes, at least 2, or a list with "
                 "a different name for each."
             )
+        # The dimension of the classes in scores; None until an unambiguous batch shows that it is the last.
+        self._dim = dim
         self.reset()
 
     def reset(self) -> None:
@@ -39,13 +41,7 @@ class ConfusionMatrix:
         """Add a batch: scores […, classes] or class ids […], and class ids […]."""
         size = len(self.labels)
         if predictions.is_floating_point() or predictions.shape != targets.shape:
-            if predictions.shape != (*targets.shape, size):
-                raise TrainError(
-                    f"there are {size} classes, and the predictions have the shape "
-                    f"{tuple(predictions.shape)} for targets of the shape {tuple(targets.shape)}. "
-                    f"Expected {(*targets.shape, size)}."
-                )
-            predictions = predictions.argmax(-1)
+            predictions = self._with_classes_last(predictions, targets).argmax(-1)
         counted = targets >= 0
         cells = targets[counted].long() * size + predictions[counted].long()
         found = torch.bincount(cells, minlength=size * size)
@@ -55,6 +51,29 @@ class ConfusionMatrix:
                 f"{size - 1}."
             )
         self._counts = found if self._counts is None else self._counts + found
+
+    def _with_classes_last(self, scores: Tensor, targets: Tensor) -> Tensor:
+        """Return scores as […, classes], or raise if their shape does not fit or may mean two things."""
+        size, shape = len(self.labels), tuple(targets.shape)
+        is_second = scores.ndim > 2 and scores.shape == (*shape[:1], size, *shape[1:])
+        if self._dim is None and is_second:
+            is_last = scores.shape == (*shape, size)
+            raise TrainError(
+                f"the {size} classes {'may be the last or' if is_last else 'are'} the second dimension of "
+                f"predictions of the shape {tuple(scores.shape)}, for targets of the shape {shape}. Write "
+                f"{type(self).__name__}(…, dim=1) for scores [N, classes, …], as cross_entropy takes them"
+                f"{', or dim=-1 for […, classes]' if is_last else ''}."
+            )
+        if self._dim is not None and -scores.ndim <= self._dim < scores.ndim:
+            scores = scores.movedim(self._dim, -1)
+        if scores.shape != (*shape, size):
+            raise TrainError(
+                f"there are {size} classes, and the predictions have the shape {tuple(scores.shape)} for "
+                f"targets of the shape {shape}. Expected {(*shape, size)}."
+            )
+        if self._dim is None and scores.ndim > 2:
+            self._dim = -1
+        return scores
 
     def compute(self) -> Tensor:
         """Return the counts so far."""
