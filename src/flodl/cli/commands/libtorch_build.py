@@ -47,7 +47,7 @@ def build(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Compile libtorch, or a wheel of torch, for GPUs that no published build supports together.
+    """Compile libtorch, or a wheel of torch, for GPUs that no single published build supports.
 
     It takes hours. An interrupted build continues where it stopped when the same command is run again.
     Everything that it needs is checked before it starts.
