@@ -115,8 +115,9 @@ ENDS = {
     "int": (send(signal.SIGINT), 75),
     "usr1": (send(signal.SIGUSR1), 75),
     "int of the group": (send(signal.SIGINT, group=True), 75),
-    "term twice": (send(signal.SIGTERM, signal.SIGTERM), -15),
-    "int twice": (send(signal.SIGINT, signal.SIGINT), -2),
+    # The same signal again within a second is no second request: `timeout` sends it to the group as well.
+    "term twice": (send(signal.SIGTERM, signal.SIGTERM), 75),
+    "int twice": (send(signal.SIGINT, signal.SIGINT), 75),
 }
 
 

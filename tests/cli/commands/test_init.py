@@ -381,7 +381,8 @@ def test_an_installed_flodl_creates_a_project_that_trains_with_two_commands(inst
         capture_output=True,
         text=True,
     )
-    assert [epoch["epoch"] for epoch in json.loads(shown.stdout)[f"runs/{run.name}"]] == [1, 2]
+    (shown_run,) = json.loads(shown.stdout)["runs"]
+    assert [epoch["epoch"] for epoch in shown_run["history"]] == [1, 2]
     assert '"origin":"--epochs"' in (run / "journal.jsonl").read_text()
     done = subprocess.run(["./fdl", "check"], cwd=project, env=clean, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -143,7 +143,7 @@ def test_an_unsupported_option_value_is_reported_with_its_key(project, capsys):
     project({"fdl.yml": "entry: echo\ncommands:\n  x:\n    options: {a: {b: c}, d: [[1, 2]], e: [1], f: }\n"})
     assert main(["config", "lint"]) == 1
     shown = capsys.readouterr().err
-    assert "fdl.yml:4: commands.x.options.a: {b: c} is not allowed here. Expected a value or a list" in shown
+    assert "options.a" not in shown  # a group of options
     assert "fdl.yml:4: commands.x.options.d: [[1, 2]] is not allowed here." in shown
     assert "options.e" not in shown
     assert "options.f" not in shown

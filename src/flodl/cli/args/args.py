@@ -114,15 +114,13 @@ class Args(Generic[T]):
 
         Nested values are maps. Missing values have their defaults; environment variables are not read.
 
-        >>> from dataclasses import dataclass, field
-        >>> @dataclass
-        ... class Optimizer:
-        ...     lr: float = 1e-3
+        >>> from dataclasses import dataclass
         >>> @dataclass
         ... class Train:
-        ...     optimizer: Optimizer = field(default_factory=Optimizer)
-        >>> Args(Train).from_dict({"optimizer": {"lr": 0.1}})
-        Train(optimizer=Optimizer(lr=0.1))
+        ...     lr: float = 1e-3
+        ...     epochs: int = 2
+        >>> Args(Train).from_dict({"lr": 0.1})
+        Train(lr=0.1, epochs=2)
         """
         flat = flattened(values, self.parameters)
         try:
