@@ -8,6 +8,8 @@ from torch import nn
 from flodl import Loader, Trainer
 from flodl.optim import CosineScheduler
 
+from ..same_state import same
+
 
 class Noisy(nn.Module):
     """Changes buffers, attributes and generators in each forward."""
@@ -81,16 +83,6 @@ def run(case, *, dry_pass):
         random.random(),
         trainer.optimizer.state_dict(),
     )
-
-
-def same(one, other):
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other or (one != one and other != other)
 
 
 def test_a_run_with_a_dry_pass_is_the_same_bit_for_bit(fuzz):

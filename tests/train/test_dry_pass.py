@@ -14,6 +14,8 @@ from flodl.core import CheckpointError, TrainError
 from flodl.monitor import read
 from flodl.train import EarlyStopping, ReduceOnPlateau
 
+from ..same_state import same
+
 
 class Mean:
     """A metric object with a state of its own."""
@@ -341,17 +343,6 @@ def busy_run(data, folder, *, dry_pass, make, ema, accumulate, batches, own_loop
         "report": (report.tier, report.reason, report.steps, [event.what for event in report.events]),
         "files": files,
     }
-
-
-def same(one, other):
-    """Return whether two nested states are the same, bit for bit."""
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other or (one != one and other != other)
 
 
 def as_tuples(data):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 from task import flat_weights
@@ -13,7 +15,6 @@ from .processes import Rank
 
 
 def local_sgd(rank: Rank) -> None:
-    from torchft import Manager, ProcessGroupGloo
     from torchft.local_sgd import LocalSGD
 
     logging.disable(logging.WARNING)
@@ -27,22 +28,7 @@ def local_sgd(rank: Rank) -> None:
         rank.model.load_state_dict(state["model"])
         rank.optimizer.load_state_dict(state["optimizer"])
 
-    manager = Manager(
-        pg=ProcessGroupGloo(timeout=timedelta(seconds=30)),
-        load_state_dict=load_state_dict,
-        state_dict=state_dict,
-        min_replica_size=2,
-        use_async_quorum=False,
-        timeout=timedelta(seconds=30),
-        rank=0,
-        world_size=1,
-        store_addr="127.0.0.1",
-        store_port=store.port,
-        lighthouse_addr=rank.lighthouse,
-        replica_id=str(rank.rank),
-        hostname="127.0.0.1",
-        init_sync=False,
-    )
+    manager = manager_of(rank, store, 2, load_state_dict, state_dict, timeout_s=30)
     try:
         with LocalSGD(manager, rank.model, rank.optimizer, sync_every=rank.job.period) as local:
             # The first quorum and its connections are not timed.
@@ -53,6 +39,36 @@ def local_sgd(rank: Rank) -> None:
         rank.meet("trained")
     finally:
         manager.shutdown(wait=False)
+
+
+def manager_of(
+    rank: Any,
+    store: dist.TCPStore,
+    replicas: int,
+    load_state_dict: Callable[..., None],
+    state_dict: Callable[[], object],
+    *,
+    timeout_s: float,
+) -> Any:
+    """Return the manager of one replica, whose `store` is its own; the first sync needs all `replicas`."""
+    from torchft import Manager, ProcessGroupGloo
+
+    return Manager(
+        pg=ProcessGroupGloo(timeout=timedelta(seconds=timeout_s)),
+        load_state_dict=load_state_dict,
+        state_dict=state_dict,
+        min_replica_size=replicas,
+        use_async_quorum=False,
+        timeout=timedelta(seconds=timeout_s),
+        rank=0,
+        world_size=1,
+        store_addr="127.0.0.1",
+        store_port=store.port,
+        lighthouse_addr=rank.lighthouse,
+        replica_id=str(rank.rank),
+        hostname="127.0.0.1",
+        init_sync=False,
+    )
 
 
 def _train(rank: Rank) -> None:

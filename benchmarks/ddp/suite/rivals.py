@@ -176,28 +176,14 @@ def post_local_sgd(rank: Rank, train: Callable[[Callable[[int], None]], None]) -
 
 
 def torchft(rank: Rank, train: Callable[[Callable[[int], None]], None]) -> None:
-    from torchft import Manager, ProcessGroupGloo
+    from peers.in_torchft import manager_of
     from torchft.local_sgd import LocalSGD
 
     logging.disable(logging.WARNING)
     start, stop, size = part(rank, sizes=True)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    manager = Manager(
-        pg=ProcessGroupGloo(timeout=timedelta(seconds=60)),
-        load_state_dict=lambda state: None,
-        state_dict=lambda: {"num": torch.zeros(1)},
-        min_replica_size=rank.choice.ranks,
-        use_async_quorum=False,
-        timeout=timedelta(seconds=60),
-        rank=0,
-        world_size=1,
-        store_addr="127.0.0.1",
-        store_port=store.port,
-        lighthouse_addr=rank.lighthouse,
-        replica_id=str(rank.rank),
-        hostname="127.0.0.1",
-        init_sync=False,
-    )
+    state = {"num": torch.zeros(1)}
+    manager = manager_of(rank, store, rank.choice.ranks, lambda saved: None, lambda: state, timeout_s=60)
 
     def epoch_of(epoch: int) -> None:
         for batch in batches(rank, epoch, start, stop, size):

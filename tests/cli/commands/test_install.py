@@ -3,13 +3,14 @@
 import json
 import os
 import subprocess
-import zipfile
 
 import pytest
 
 import flodl
 from flodl.cli import main
 from flodl.cli.machine.store import RECORD, Store
+
+from .tiny_wheels import TORCH, make_wheel
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the launcher is a shell script")
 
@@ -181,27 +182,6 @@ def test_dev_needs_a_checkout(place, tmp_path, monkeypatch, capsys):
         assert main(["install", "--build", "cpu", "--dry-run", "--json", *arguments]) == 0
         last = json.loads(capsys.readouterr().out)["commands"][-1]
         assert last[6:] == [*expected, str(tmp_path / "work")]
-
-
-def make_wheel(folder, name, version, files):
-    folder.mkdir(exist_ok=True)
-    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-        info = f"{name}-{version}.dist-info"
-        for path, text in files.items():
-            wheel.writestr(path.replace("INFO", info), text)
-        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{info}/RECORD", "")
-
-
-TORCH = """
-from types import SimpleNamespace
-__version__ = "2.13.0+cpu"
-version = SimpleNamespace(cuda=None, hip=None)
-cuda = SimpleNamespace(is_available=lambda: False, device_count=lambda: 0)
-backends = SimpleNamespace(mps=SimpleNamespace(is_available=lambda: False))
-get_num_threads = lambda: 1
-"""
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import pty
 import shlex
 import subprocess
 import sys
-import zipfile
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +15,8 @@ from flodl.cli import main
 from flodl.cli.machine import pip
 from flodl.cli.machine.store import find_store, python_of
 from flodl.core.errors import SetupError
+
+from .tiny_wheels import TORCH, make_wheel
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the fake programs are shell scripts")
 
@@ -331,32 +332,11 @@ def test_the_running_flodl_is_installed_into_the_new_environment(tmp_path, monke
     assert pip.flodl_requirement() == ("flodl==3",)
 
 
-def make_wheel(folder, name, version, **modules):
-    folder.mkdir(exist_ok=True)
-    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-        info = f"{name}-{version}.dist-info"
-        for module, text in modules.items():
-            wheel.writestr(f"{module}/__init__.py", text)
-        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{info}/RECORD", "")
-
-
-TORCH = """
-from types import SimpleNamespace
-__version__ = "2.13.0+cpu"
-version = SimpleNamespace(cuda=None, hip=None)
-cuda = SimpleNamespace(is_available=lambda: False, device_count=lambda: 0)
-backends = SimpleNamespace(mps=SimpleNamespace(is_available=lambda: False))
-get_num_threads = lambda: 1
-"""
-
-
 @pytest.mark.slow
 def test_a_real_pip_installs_wheels_from_a_folder(home, tmp_path, monkeypatch, capsys):
     """Takes seconds: real venv and pip, with tiny wheels."""
-    make_wheel(tmp_path / "wheels", "torch", "2.13.0+cpu", torch=TORCH)
-    make_wheel(tmp_path / "wheels", "flodl", "9", flodl="")
+    make_wheel(tmp_path / "wheels", "torch", "2.13.0+cpu", {"torch/__init__.py": TORCH})
+    make_wheel(tmp_path / "wheels", "flodl", "9", {"flodl/__init__.py": ""})
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)

@@ -18,6 +18,8 @@ from flodl.optim import CosineScheduler
 from flodl.train import FindLrResult
 from flodl.train.find_lr.result import smooth
 
+from ...same_state import same
+
 COUNT = {"calls": 0}
 
 
@@ -46,16 +48,6 @@ def state_of(trainer):
     return copy.deepcopy(
         (trainer.model.state_dict(), trainer.optimizer.state_dict(), trainer.train_step.state_dict())
     )
-
-
-def same(one, other):
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other or (one != one and other != other)
 
 
 def test_the_suggestion_is_where_the_loss_falls_and_below_divergence(data):
