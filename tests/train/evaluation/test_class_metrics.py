@@ -201,3 +201,26 @@ def test_sequences_as_long_as_there_are_classes_are_accepted_after_others():
     for length in (5, 3):
         confusion.update(torch.randn(2, length, 3), torch.zeros(2, length, dtype=torch.long))
     assert confusion.compute().sum() == 16
+
+
+def test_scores_with_nan_are_errors_of_their_class_and_no_prediction():
+    scores = nn.functional.one_hot(PREDICTIONS, 3).float()
+    scores[0, 2] = math.nan  # the prediction would be "ant"
+    confusion, accuracy, f1 = ConfusionMatrix(LABELS), ClassAccuracy(LABELS), ClassF1(LABELS)
+    for metric in (confusion, accuracy, f1):
+        metric.update(scores, TARGETS)
+    assert confusion.compute().tolist() == [[1, 1, 0], [0, 2, 0], [1, 0, 0]]
+    assert accuracy.compute().tolist() == pytest.approx([1 / 3, 1.0, 0.0])
+    assert f1.compute().tolist() == pytest.approx([2 / 5, 4 / 5, 0.0])
+
+
+def test_class_ids_may_be_numpy_arrays():
+    confusion = ConfusionMatrix(LABELS)
+    confusion.update(PREDICTIONS.numpy(), TARGETS.numpy())
+    assert confusion.compute().tolist() == [[2, 1, 0], [0, 2, 0], [1, 0, 0]]
+
+
+def test_a_negative_prediction_is_rejected_where_there_is_a_target():
+    with pytest.raises(TrainError, match="a prediction is class -1, and there are 3 classes: 0 to 2"):
+        ConfusionMatrix(3).update(torch.tensor([-1]), torch.tensor([0]))
+    ConfusionMatrix(3).update(torch.tensor([-1]), torch.tensor([-100]))

@@ -15,6 +15,7 @@ class ConfusionMatrix:
 
     `labels` are the names of the classes, or their number. Predictions are scores […, classes] or class ids;
     targets below 0 do not count. For scores [N, classes, …], as `cross_entropy` takes them, pass `dim=1`.
+    Scores with a NaN predict nothing: they are in no column, and they are errors for the metrics below.
 
     >>> confusion = ConfusionMatrix(["cat", "dog"])
     >>> confusion.update(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]))
@@ -39,18 +40,27 @@ class ConfusionMatrix:
 
     def update(self, predictions: Tensor, targets: Tensor) -> None:
         """Add a batch: scores […, classes] or class ids […], and class ids […]."""
+        predictions, targets = torch.as_tensor(predictions), torch.as_tensor(targets)
         size = len(self.labels)
         if predictions.is_floating_point() or predictions.shape != targets.shape:
-            predictions = self._with_classes_last(predictions, targets).argmax(-1)
+            scores = self._with_classes_last(predictions, targets)
+            # The column after the last class is for samples without a prediction.
+            predictions = scores.argmax(-1).where(~scores.isnan().any(-1), size)
+        else:
+            self._check_classes("prediction", predictions[targets >= 0])
         counted = targets >= 0
-        cells = targets[counted].long() * size + predictions[counted].long()
-        found = torch.bincount(cells, minlength=size * size)
-        if len(found) > size * size:
-            raise TrainError(
-                f"a target or a prediction is a class of {size} or above, and there are {size} classes: 0 to "
-                f"{size - 1}."
-            )
+        self._check_classes("target", targets[counted])
+        cells = targets[counted].long() * (size + 1) + predictions[counted].long()
+        found = torch.bincount(cells, minlength=size * (size + 1))
         self._counts = found if self._counts is None else self._counts + found
+
+    def _check_classes(self, what: str, ids: Tensor) -> None:
+        unknown = ids[(ids < 0) | (ids >= len(self.labels))]
+        if len(unknown):
+            raise TrainError(
+                f"a {what} is class {int(unknown[0])}, and there are {len(self.labels)} classes: 0 to "
+                f"{len(self.labels) - 1}."
+            )
 
     def _with_classes_last(self, scores: Tensor, targets: Tensor) -> Tensor:
         """Return scores as […, classes], or raise if their shape does not fit or may mean two things."""
@@ -77,9 +87,13 @@ class ConfusionMatrix:
 
     def compute(self) -> Tensor:
         """Return the counts so far."""
+        return self._all_counts()[:, :-1]
+
+    def _all_counts(self) -> Tensor:
+        """Return the counts, with a last column for samples without a prediction."""
         size = len(self.labels)
-        counts = torch.zeros(size * size, dtype=torch.long) if self._counts is None else self._counts
-        return counts.reshape(size, size).cpu()
+        counts = torch.zeros(size * (size + 1), dtype=torch.long) if self._counts is None else self._counts
+        return counts.reshape(size, size + 1).cpu()
 
 
 class ClassAccuracy(ConfusionMatrix):
@@ -93,7 +107,7 @@ class ClassAccuracy(ConfusionMatrix):
 
     def compute(self) -> Tensor:
         """Return the accuracy of each class."""
-        counts = super().compute().double()
+        counts = self._all_counts().double()
         return counts.diagonal() / counts.sum(dim=1)
 
 
@@ -108,5 +122,5 @@ class ClassF1(ConfusionMatrix):
 
     def compute(self) -> Tensor:
         """Return the F1 of each class."""
-        counts = super().compute().double()
-        return 2 * counts.diagonal() / (counts.sum(dim=0) + counts.sum(dim=1))
+        counts = self._all_counts().double()
+        return 2 * counts.diagonal() / (counts.sum(dim=0)[:-1] + counts.sum(dim=1))
