@@ -35,8 +35,7 @@ class ComparePage {
 
   // The plots are below the table. When the page opens, the table is painted first.
   async showPlots(what) {
-    this.opened ??= nextPaint();
-    if (!this.isOpen) await this.opened;
+    if (!this.isOpen) await this.table.painted;
     this.isOpen = true;
     this.parallel.show(this.table);
     await this.showCharts({ isOtherMetric: what === "metric" });

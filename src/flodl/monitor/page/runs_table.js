@@ -3,6 +3,8 @@
 
 const MAX_CHARTED = 10;
 const MAX_RUN_ROWS = 500;
+// When the page opens, these rows are painted first, then the others (`painted` is the promise of all).
+const FIRST_ROWS = 40;
 const MAX_SETTING_COLUMNS = 12;
 const MAX_OTHER_METRICS = 4;
 const MAX_CELL = 60;
@@ -124,7 +126,13 @@ class RunsTable {
     const head = element("tr");
     head.append(...this.columns.map((column) => this.makeHead(column)));
     const body = element("tbody");
-    body.append(...shown.map((run) => this.makeRow(run, charted.has(run.run))));
+    const addRows = (runs) => body.append(...runs.map((run) => this.makeRow(run, charted.has(run.run))));
+    if (this.painted) addRows(shown);
+    else {
+      addRows(shown.slice(0, FIRST_ROWS));
+      const addOthers = () => body.isConnected && addRows(shown.slice(FIRST_ROWS));
+      this.painted = shown.length <= FIRST_ROWS ? nextPaint() : nextPaint().then(addOthers).then(nextPaint);
+    }
     const top = element("thead");
     top.append(head);
     const focused = document.activeElement?.dataset.column;
