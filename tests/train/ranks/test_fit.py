@@ -1,7 +1,11 @@
 """`Trainer(devices=…)`: the same result and the same rows as on one device, whatever the number of ranks."""
 
+import time
+
 import pytest
 import torch
+
+from flodl.monitor import Monitor, read
 
 pytestmark = pytest.mark.slow
 
@@ -52,6 +56,19 @@ def test_a_second_call_of_fit_continues(make, data, supervision):
     assert result.steps == 90
     assert result.metrics["loss"] < loss
     supervision.check_coverage(240, range(3))
+
+
+def test_the_duration_of_an_epoch_leaves_out_the_start_of_the_ranks_in_every_call(make, data, tmp_path):
+    took_s = []
+    with Monitor(2, tmp_path, console=False, resources=False) as monitor:
+        trainer = make(monitor=monitor)
+        for epochs in (1, 2):
+            started_s = time.perf_counter()
+            trainer.fit(data, epochs=epochs, batch_size=8)
+            took_s.append(time.perf_counter() - started_s)
+    durations_s = [entry.event.data["duration_s"] for entry in read(tmp_path) if entry.event.kind == "epoch"]
+    # The processes import torch first, which takes far longer than an epoch.
+    assert all(epoch_s < 0.5 * whole_s for epoch_s, whole_s in zip(durations_s, took_s, strict=True))
 
 
 def test_accumulation_makes_the_same_updates_and_the_last_one_is_smaller(make, data, supervision):

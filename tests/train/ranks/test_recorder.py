@@ -203,3 +203,12 @@ def test_a_resumed_epoch_is_complete_with_what_was_trained_before():
     run.join(0)
     run.commit(1.0, (0, 3, 1, ((30, 40),)))
     assert str(run.recorder.report().coverage) == "1 epoch, each sample once"
+
+
+def test_several_parts_of_a_rank_in_one_commit_add_up(run):
+    run.join(0)
+    run.join(1)
+    run.commit(1.0, (0, 0, 2, ((0, 20),)), (1, 0, 1, ((20, 30),)), (0, 0, 3, ((30, 60),)))
+    report = run.recorder.report()
+    assert [(rank.updates, rank.samples) for rank in report.ranks] == [(5, 50), (1, 10)]
+    assert report.samples == 60

@@ -89,6 +89,7 @@ class RanksFit:
         self._state = FlatState.of(session.model)
         self._progress = Progress(session.updates, [], {}, int(session.train_step.num_skipped))
         self._skipped_row = 0
+        self._has_started = False
         self._version = -1
         self._told: dict[str, Any] = {}
         self._recorder = Recorder(
@@ -219,8 +220,9 @@ class RanksFit:
         session = run.session
         if not report.work:
             # Ranks have started now; the duration of an epoch is that of its training.
-            if not progress.sums:
+            if not self._has_started:
                 run.progress.epoch_start_s = time.perf_counter()
+            self._has_started = True
             return
         sums = dict(report.sums)
         skipped = int(sums.pop(SKIPPED, (0.0, 0.0))[0])

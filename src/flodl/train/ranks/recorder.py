@@ -181,8 +181,16 @@ class Recorder:
 
 
 def _own_work(work: Work) -> dict[int, tuple[int, int]]:
-    """Return the updates and samples of each rank."""
-    return {rank: (batches, sum(stop - start for start, stop in each)) for rank, _, batches, each in work}
+    """Return the updates and samples of each rank, which may have several parts.
+
+    >>> _own_work([(0, 0, 2, [(0, 10)]), (1, 0, 1, [(10, 15)]), (0, 1, 1, [(0, 5)])])
+    {0: (3, 15), 1: (1, 5)}
+    """
+    found: dict[int, tuple[int, int]] = {}
+    for rank, _, batches, ranges in work:
+        updates, samples = found.get(rank, (0, 0))
+        found[rank] = (updates + batches, samples + sum(stop - start for start, stop in ranges))
+    return found
 
 
 def _parts_of_batches(work: Work, batch_size: int) -> dict[int, tuple[int, int]]:
