@@ -9,6 +9,7 @@ from .device.torch_flags import current_flags, set_flags
 from .errors import NotRestorable
 from .mistakes.batch_text import batch_text
 from .mistakes.explain import explained
+from .modes import enter_training, switch_modes
 from .non_finite import NonFinite, find_non_finite, report_skips_elsewhere
 from .program.outcome import outcome_of
 from .program.precision import computing_in
@@ -36,6 +37,7 @@ __all__ = [
     "carries_state",
     "computing_in",
     "current_flags",
+    "enter_training",
     "explained",
     "find_non_finite",
     "forget_peaks",
@@ -49,6 +51,7 @@ __all__ = [
     "sandbox",
     "set_flags",
     "shapes_in",
+    "switch_modes",
     "taking_a_dict",
     "trial_copy",
     "update_without_batch",

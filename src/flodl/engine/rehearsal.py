@@ -13,6 +13,7 @@ from torch import Tensor
 from flodl.core import StepError
 
 from .batch.samples import num_samples
+from .modes import enter_training
 from .program.outcome import outcome_of
 from .program.precision import computing_in
 from .state.outside import OutsideTensors
@@ -81,6 +82,7 @@ def trial_copy(step: TrainStep, *, schedule: Callable[[int], float]) -> TrainSte
         model, optimizer = copy.deepcopy((body.model, body.optimizer))
     except Exception as error:
         raise StepError(f"the model cannot be copied for a trial: {type(error).__name__}: {error}") from error
+    enter_training(model)
     groups = optimizer.param_groups
     rates = [float(group["lr"]) for group in groups] if step.schedule is None else [*step.schedule.ratios]
     highest = max(rates) if step.schedule is None else 1.0
@@ -90,7 +92,7 @@ def trial_copy(step: TrainStep, *, schedule: Callable[[int], float]) -> TrainSte
     for group, ratio in zip(groups, ratios):
         group["lr"] = ratio
     copied = TrainStep(
-        model.train(),
+        model,
         optimizer,
         body.step_fn,
         clip_norm=settings.clip_norm,

@@ -12,6 +12,7 @@ from flodl.core import TrainError
 from flodl.core.formats import counted
 from flodl.core.interrupts import uninterrupted
 from flodl.data import Loader
+from flodl.engine import enter_training
 from flodl.graph import Graph
 from flodl.graph.trainer_epochs import SECOND_END, after_epoch, record_epoch
 from flodl.optim import ScheduleBridge
@@ -155,13 +156,14 @@ def begin_epoch(run: Run, loader: Loader) -> None:
         start.optimizer = optimizer_settings(session.optimizer)
         if session.position.epoch_step == 0:
             loader.rewind()
+        enter_training(session.model)
     run.cursor.rewind(loader)
     count, limit = num_batches(loader), session.start.limit
     run.progress.num_batches = count if count is None or limit is None else min(count, limit)
     if run.stop_request and session.train_step.is_between_updates:
         run.save_and_exit()
     if not session.model.training:
-        session.model.train()
+        enter_training(session.model)
     if loader.position == 0:
         _report_second_end(run)
         _report_mixed_epoch(run, loader)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from flodl.core import TrainError
+from flodl.engine import switch_modes
 from flodl.graph import is_kept_in_eval, set_kept_in_eval
 
 
@@ -64,22 +65,22 @@ def _depends_on_mode(module: nn.Module) -> bool:
 
 def preserve_modes(model: nn.Module) -> AbstractContextManager[None]:
     """Restore the mode of every module when the context ends, unless the model is in training mode."""
-    return _restore_afterwards([] if model.training else model.modules())
+    return nullcontext() if model.training else restored_modes(model)
 
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Switch every module to evaluation mode without gradients, and restore its mode afterwards."""
-    with _restore_afterwards(model.modules()), torch.no_grad():
+    with restored_modes(model), torch.no_grad():
         model.eval()
         yield
 
 
 @contextmanager
-def _restore_afterwards(modules: Iterable[nn.Module]) -> Iterator[None]:
-    before = [(module, module.training) for module in modules]
+def restored_modes(model: nn.Module) -> Iterator[None]:
+    """Restore the mode of every module when the context ends; `train()`, which it may override, is called."""
+    before = [(module, module.training) for module in model.modules()]
     try:
         yield
     finally:
-        for module, training in before:
-            module.training = training
+        switch_modes(before)

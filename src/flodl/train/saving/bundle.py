@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from torch import Tensor
 
 from flodl.core.rng_state import RngState
 from flodl.data import Loader
+from flodl.engine import enter_training
 from flodl.graph import graph_state, load_carried_values, load_graph_state
 
 from ..batches.cursor import BatchCursor
 from ..batches.loaders import Loaders
 from ..batches.position import Position
 from ..callbacks.dispatch import Hooks
-from ..evaluation.modes import modes_of, restore_modes
+from ..evaluation.modes import modes_of, restore_modes, restored_modes
 from ..record.settings import config_of
 from ..session import Session
 from .buffers import restore_buffers, separate_buffers, unsaved_buffers
@@ -98,7 +100,10 @@ def load_parts(
     if parts["data"] is not None:
         loaders.restore_training(loader, parts["data"])
     start()
-    load_weights(session, parts)
+    with nullcontext() if with_modes else restored_modes(session.model):
+        # A module may change its weights with its mode, as LoRA does, and those of a bundle are for training.
+        enter_training(session.model)
+        load_weights(session, parts)
     if session.skipped is not None:
         session.skipped.forget(session.updates, row=parts["trainer"].get("skipped_in_a_row", 0))
     session.history = list(parts["history"])

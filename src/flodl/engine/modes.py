@@ -1,0 +1,34 @@
+"""Switches modules between training and evaluation as a plain loop does: with `train()` and `eval()`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import nn
+
+
+def enter_training(model: nn.Module) -> None:
+    """Call `train()` for a model that trains from now on; modules that were set to evaluation mode stay so.
+
+    A model in evaluation mode is switched as a whole. `train()` is called for one in training mode too,
+    because a module may do more there than set its mode.
+
+    >>> model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    >>> _ = model[1].eval()
+    >>> enter_training(model)
+    >>> [module.training for module in model.modules()]
+    [True, True, False]
+    """
+    kept = [module for module in model.modules() if not module.training] if model.training else []
+    model.train()
+    switch_modes((module, False) for module in kept)
+
+
+def switch_modes(modes: Iterable[tuple[nn.Module, bool]]) -> None:
+    """Set the modes of modules, outer ones first, with `train`, which a module may override."""
+    every = list(modes)
+    for module, training in every:
+        if module.training != training:
+            module.train(training)
+    for module, training in every:  # a `train` of the user may leave parts of it out
+        module.training = training
