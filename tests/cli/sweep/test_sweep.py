@@ -264,8 +264,8 @@ def test_a_stopped_sweep_stops_its_run_and_the_same_command_resumes_it(sweep_pro
     assert "To resume: fdl sweep run --wait 60" in output
     trial = json.loads((runs / "001/trial.json").read_text())
     assert (trial["state"], trial["pid"]) == ("interrupted", None)
-    for path in runs.glob("sweep.json"):  # the same sweep, without the wait
-        path.write_text(path.read_text().replace('"60"', '"0"'))
+    for path in (runs / "sweep.json", runs / "001/trial.json"):  # the same sweep, without the wait
+        path.write_text(path.read_text().replace('"60"', '"0"').replace("60.0", "0.0"))
     assert main(["sweep", "run", "--wait", "0"]) == 0
     assert started(sweep_project) == ["001", "001", "002", "003"]
 

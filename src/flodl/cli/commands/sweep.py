@@ -20,9 +20,10 @@ from flodl.cli.sweep import definition as definitions
 from flodl.cli.sweep.commands import RunCommands
 from flodl.cli.sweep.definition import Definition, define
 from flodl.cli.sweep.report import as_json, describe_values, table_text, write_table
+from flodl.cli.sweep.run_record import changed_program, check_settings
 from flodl.cli.sweep.runner import SweepRun
 from flodl.cli.sweep.search import ENGINE_SEARCHES, SEARCHES, Search, make_search
-from flodl.cli.sweep.trials import OUTPUT, Outcome, load_trials, relative
+from flodl.cli.sweep.trials import OUTPUT, Outcome, load_trials, relative, run_folder
 from flodl.core import log
 from flodl.core.errors import ManifestError, SetupError
 from flodl.core.formats import counted, format_duration, format_metric
@@ -108,6 +109,8 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> in
     if options["dry_run"]:
         _show(commands, search, json_output=options["json_output"])
         return 0
+    definitions.check(folder, definition)
+    _check_runs(commands)
     definitions.save(folder, definition)
     run = SweepRun(folder, commands, search, jobs=options["jobs"], retry=options["retry"])
     run.report = lambda what, outcome: _report(run, what, outcome)
@@ -151,6 +154,23 @@ def _check_values(commands: RunCommands, search: Search) -> None:
     is_engine = commands.definition["search"] in ENGINE_SEARCHES
     for number in range(1 if is_engine else search.num_runs):
         commands.plan(search.propose(number, [], "min"), f"{number + 1:03d}")
+
+
+def _check_runs(commands: RunCommands) -> None:
+    """Raise if runs in the folder were made with other settings; warn if their program has changed.
+
+    A run that has failed without recording anything has no results that could be mixed with others.
+    """
+    kept = [
+        (trial, trial.record, commands.record(trial.values))
+        for trial in load_trials(commands.sweep)
+        if trial.record is not None
+        and not (trial.state == "failed" and run_folder(commands.sweep, trial) is None)
+    ]
+    check_settings(commands.sweep, [(trial.folder_name, old, now) for trial, old, now in kept])
+    results = [(trial.folder_name, old, now) for trial, old, now in kept if trial.state != "failed"]
+    if warning := changed_program(results):
+        _say(f"warning: {warning}")
 
 
 def _show(commands: RunCommands, search: Search, *, json_output: bool) -> None:

@@ -38,6 +38,21 @@ def fingerprint(manifest: Manifest) -> str:
     return digest.hexdigest()
 
 
+def source_hashes(folder: Path, entry: str, *, project: Path) -> dict[str, str]:
+    """Return a hash of each source file of an entry in the project, by its path there.
+
+    Files that the entry names are included wherever they are; programs such as an interpreter are not.
+    """
+    named = {path for path, _root in named_files(folder, entry)}
+    found = {}
+    for path in _source_files(folder, entry):
+        is_own = path in named or path.resolve().is_relative_to(project.resolve())
+        text = _text(path)
+        if is_own and "site-packages" not in path.parts and b"\0" not in text:
+            found[os.path.relpath(path, project)] = hashlib.sha256(text).hexdigest()
+    return found
+
+
 def supports_schema(folder: Path, entry: str) -> bool:
     """Return whether the source of a program shows that it answers `--fdl-schema`."""
     return any(_SCHEMA_MENTION.search(_text(path)) for path, _root in named_files(folder, entry))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,11 +14,12 @@ from flodl.cli.execution.plan import Plan, make_plan
 from flodl.cli.execution.settings import Setting
 from flodl.cli.manifest.command_kind import Kind
 from flodl.cli.manifest.loader import Manifest
-from flodl.cli.manifest.lookup import resolve_target
+from flodl.cli.manifest.lookup import Target, resolve_target
 from flodl.core.errors import SetupError
 from flodl.core.paths import suggestion
 
 from .definition import Definition
+from .run_record import RunRecord, program_files
 from .space import PRESET
 
 
@@ -33,35 +35,39 @@ class RunCommands:
     def plan(self, values: dict[str, Any], folder_name: str, *, resume: bool = False) -> Plan:
         """Return what a run starts. Raise for values that the program does not accept."""
         definition = self.definition
+        target = self._target(values)
+        schema = None if target.kind is Kind.RUN else load_schema(target.manifest)
+        self._check_folder_option(schema)
+        folder = self._path_for(self.sweep / folder_name, target.manifest.folder)
+        words = Setting(self.folder_option, folder, "", f"options.{self.folder_option}").words(schema)
+        if resume and (saved := _resume_words(schema, self.sweep / folder_name)):
+            words += [saved[0], self._path_for(saved[1], target.manifest.folder)]
+        plan = make_plan(_with_words(target, [*_option_words(values, schema), *words]))
+        origins = {dimension.name: dimension.origin for dimension in definition.space}
+        swept = {
+            name: {**plan.table[name], "origin": f"{origins[name]} (sweep, run {folder_name})"}
+            for name in values
+            if name != PRESET and name in plan.table
+        }
+        return replace(plan, table={**plan.table, **swept})
+
+    def record(self, values: dict[str, Any]) -> RunRecord:
+        """Return what a run with these values is made with, except for its folder."""
+        target = self._target(values)
+        schema = None if target.kind is Kind.RUN else load_schema(target.manifest)
+        table = make_plan(_with_words(target, _option_words(values, schema))).table
+        settings = {name: dict(entry) for name, entry in table.items() if name != self.folder_option}
+        return RunRecord(json.loads(json.dumps(settings)), program_files(target))
+
+    def _target(self, values: dict[str, Any]) -> Target:
         if self.folder_option in values:
             raise SetupError(
                 f"--{self.folder_option} is the folder of a run, which the sweep chooses, so it cannot be "
                 "swept over. Remove it, or name the option for the folder with --folder-option."
             )
         presets = [str(values[PRESET])] if PRESET in values else []
-        name, *inner = (*definition.command, *presets)
-        target = resolve_target(self.manifest, name, (*inner, *definition.tail))
-        is_script = target.kind is Kind.RUN
-        schema = None if is_script else load_schema(target.manifest)
-        self._check_folder_option(schema)
-        folder = self._path_for(self.sweep / folder_name, target.manifest.folder)
-        options = {name: value for name, value in values.items() if name != PRESET}
-        words = [
-            word
-            for name, value in {**options, self.folder_option: folder}.items()
-            for word in Setting(name, value, "", f"options.{name}").words(schema)
-        ]
-        if resume and (saved := _resume_words(schema, self.sweep / folder_name)):
-            words += [saved[0], self._path_for(saved[1], target.manifest.folder)]
-        dashes = ("--",) if is_script and "--" not in target.tail else ()
-        plan = make_plan(replace(target, tail=(*target.tail, *dashes, *words)))
-        origins = {dimension.name: dimension.origin for dimension in definition.space}
-        swept = {
-            name: {**plan.table[name], "origin": f"{origins[name]} (sweep, run {folder_name})"}
-            for name in options
-            if name in plan.table
-        }
-        return replace(plan, table={**plan.table, **swept})
+        name, *inner = (*self.definition.command, *presets)
+        return resolve_target(self.manifest, name, (*inner, *self.definition.tail))
 
     def _check_folder_option(self, schema: Schema | None) -> None:
         if schema is None or not schema.options or self.folder_option in schema.options:
@@ -77,6 +83,22 @@ class RunCommands:
         if path.resolve().is_relative_to(self.manifest.project):
             return os.path.relpath(path.resolve(), program_folder.resolve())
         return str(path.resolve())
+
+
+def _option_words(values: dict[str, Any], schema: Schema | None) -> list[str]:
+    """Return the words for the values of a run."""
+    options = {name: value for name, value in values.items() if name != PRESET}
+    return [
+        word
+        for name, value in options.items()
+        for word in Setting(name, value, "", f"options.{name}").words(schema)
+    ]
+
+
+def _with_words(target: Target, words: list[str]) -> Target:
+    """Return a target with more words at the end, which a script needs after `--`."""
+    dashes = ("--",) if target.kind is Kind.RUN and words and "--" not in target.tail else ()
+    return replace(target, tail=(*target.tail, *dashes, *words))
 
 
 def _resume_words(schema: Schema | None, folder: Path) -> tuple[str, Path] | None:

@@ -130,25 +130,33 @@ def _settings(
     return found
 
 
-def save(folder: Path, definition: Definition) -> None:
-    """Write the definition into the folder of the sweep, or check that the one there is the same sweep."""
-    path, new = folder / FILE, json.loads(json.dumps(definition.to_json()))
-    old = load(folder)
+def check(folder: Path, definition: Definition) -> None:
+    """Raise if a folder holds a different sweep, or something else."""
+    old, new = load(folder), _content(definition)
     if old is None:
         if folder.is_dir() and any(folder.iterdir()):
             raise SetupError(
                 f"{folder} is not empty and holds no sweep. Pass an empty or new folder as --out."
             )
-        folder.mkdir(parents=True, exist_ok=True)
-    else:
-        different = [name for name in new if name not in _CHANGEABLE and old.get(name) != new[name]]
-        if different:
-            name = different[0]
-            raise SetupError(
-                f"{folder} holds a different sweep: its {name} is {_shown(old.get(name))}, not "
-                f"{_shown(new[name])}. Pass a new folder as --out, or resume that sweep with its settings."
-            )
-    write_atomic(path, json.dumps(new, indent=2) + "\n")
+        return
+    different = [name for name in new if name not in _CHANGEABLE and old.get(name) != new[name]]
+    if different:
+        name = different[0]
+        raise SetupError(
+            f"{folder} holds a different sweep: its {name} is {_shown(old.get(name))}, not "
+            f"{_shown(new[name])}. Pass a new folder as --out, or resume that sweep with its settings."
+        )
+
+
+def save(folder: Path, definition: Definition) -> None:
+    """Write the definition into the folder of the sweep, after `check`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder / FILE, json.dumps(_content(definition), indent=2) + "\n")
+
+
+def _content(definition: Definition) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(json.dumps(definition.to_json()))
+    return content
 
 
 def load(folder: Path) -> dict[str, Any] | None:

@@ -121,6 +121,7 @@ class SweepRun:
         if trial is None:
             trial = Trial(number, self._propose(number))
         plan = self.commands.plan(trial.values, trial.folder_name, resume=is_resumed)
+        trial = replace(trial, record=self.commands.record(trial.values))
         trial.save(self.folder)
         with open(self.folder / trial.folder_name / OUTPUT, "ab") as output:
             child = start_plan(plan, output)

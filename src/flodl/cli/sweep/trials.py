@@ -16,6 +16,7 @@ from flodl.core.metric_modes import Mode, known_mode, main_metric
 from flodl.core.paths import suggestion
 
 from .observation import Observation
+from .run_record import RunRecord
 
 FILE = "trial.json"
 OUTPUT = "output.log"
@@ -36,6 +37,7 @@ class Trial:
     pid: int | None = None
     process_s: float | None = None  # when the process started, which tells a reused pid from this one
     started_s: float = field(default_factory=time.time)
+    record: RunRecord | None = None  # None for a run of an earlier version of flodl
 
     @property
     def folder_name(self) -> str:
@@ -61,8 +63,10 @@ def load_trials(sweep: Path) -> list[Trial]:
     found = []
     for path in sorted(sweep.glob(f"*/{FILE}")):
         try:
-            found.append(Trial(**json.loads(read_limited(path, max_bytes=_MAX_BYTES))))
-        except (OSError, ValueError, TypeError):
+            content = json.loads(read_limited(path, max_bytes=_MAX_BYTES))
+            record = RunRecord(**content["record"]) if content.get("record") else None
+            found.append(Trial(**{**content, "record": record}))
+        except (OSError, ValueError, TypeError, AttributeError):
             raise SetupError(f"{path} cannot be read. Delete its folder to repeat this run.") from None
     return sorted(found, key=lambda trial: trial.number)
 
