@@ -73,6 +73,52 @@ def test_clearing_the_gradients_in_the_step_function_raises() -> None:
         step(X, Y)
 
 
+def attacked(x: torch.Tensor) -> torch.Tensor:
+    assert x.grad is not None
+    return (x + 0.1 * x.grad.sign()).detach()
+
+
+def test_clearing_the_gradients_after_a_backward_in_the_step_function_raises() -> None:
+    def adversarial(model, x, y):
+        x = x.clone().requires_grad_()
+        mse(model, x, y).backward()
+        model.zero_grad()
+        return mse(model, attacked(x), y)
+
+    model = nn.Linear(4, 2)
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), adversarial, accumulate=3)
+    step(X, Y)
+    with pytest.raises(
+        StepError, match=r"cleared the gradients of 1 of 3 .*torch\.autograd\.grad\(loss, x\)"
+    ):
+        step(X, Y)
+
+
+def test_gradients_that_a_step_function_puts_back_are_accumulated() -> None:
+    def adversarial(model, x, y):
+        kept = [p.grad if p.grad is None else p.grad.clone() for p in model.parameters()]
+        x = x.clone().requires_grad_()
+        mse(model, x, y).backward()
+        for parameter, grad in zip(model.parameters(), kept):
+            parameter.grad = grad
+        return mse(model, attacked(x), y)
+
+    def plain(model, x, y):
+        x = x.clone().requires_grad_()
+        (grad,) = torch.autograd.grad(mse(model, x, y), x)
+        return mse(model, (x + 0.1 * grad.sign()).detach(), y)
+
+    weights = []
+    for step_fn in (adversarial, plain):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2)
+        step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step_fn, accumulate=2)
+        for _ in range(4):
+            step(X, Y)
+        weights.append(weights_of(model))
+    assert weights[0] == weights[1]
+
+
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.AdamW])
 def test_a_second_update_from_the_same_gradients_raises(make, accumulate: int) -> None:

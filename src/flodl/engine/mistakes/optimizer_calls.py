@@ -87,6 +87,17 @@ class OptimizerCalls:
                 "itself. To drop a window on purpose, call step.give_up_window()."
             )
 
+    def check_kept_in_step(self) -> None:
+        """Raise if the step function has cleared the gradients of the earlier micro-batches of the window."""
+        is_first = self.window is None or self.window.position == 0
+        if not is_first and self.left is not None and self.left.parameter.grad is None:
+            raise StepError(
+                f"the step function cleared the gradients of {self._earlier}, so they would be missing from "
+                "the update. For gradients of its own, as for adversarial examples, use "
+                "torch.autograd.grad(loss, x), which leaves .grad alone, instead of backward() and "
+                "model.zero_grad(). If that is not possible, put back the .grad of each parameter after it."
+            )
+
     def check(self, name: str) -> None:
         """Raise if a call by the user would spoil an update."""
         if self.is_own or self.window is None:

@@ -183,6 +183,8 @@ class StepBody:
                 outcome, loss = self._forward(batch, mask, share)
         if self.scaler is not None:
             loss = loss.float() * self.scaler.scale
+        if self.settings.accumulate > 1 and self.updater.calls.left is not None:
+            self.updater.calls.check_kept_in_step()
         left = gradients_of(self.parameters) if is_first else ()
         self.progress.stage = Stage.BACKWARD
         loss.backward()  # type: ignore[no-untyped-call]
