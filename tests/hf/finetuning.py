@@ -52,13 +52,12 @@ class Recorder:
 def trainer_for(model: Any, dataset: Any, *hooks: Any, device: str = "cpu", **options: Any) -> Trainer:
     """Return a trainer with the usual metrics."""
     flodl.manual_seed(0)
-    options = {"step_fn": compute_loss, "outputs": outputs, **options}
+    options = {"step_fn": compute_loss, "outputs": outputs, "monitor": False, **options}
     return Trainer(
         model,
         optimizer=lambda groups: torch.optim.AdamW(groups, lr=1e-3),
         metrics=model.metrics(dataset),
         device=device,
-        monitor=False,
         hooks=hooks,
         seed=3,
         **options,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from flodl.checkpoint import best, best_bundle, last, read_bundle
 from flodl.core import HFError, TrainError
 from flodl.hf import AutoModelForSequenceClassification, compute_loss, create_tiny, outputs, verify_export
 from flodl.hf.metrics import Accuracy
+from flodl.monitor import read
 
 from .finetuning import HEADS, NO_DROPOUT, Recorder, examples, finetune, trainer_for
 from .tiny_models import TEXTS, tiny
@@ -154,6 +156,39 @@ def test_the_content_of_a_dataset_includes_its_labels_and_their_names(tmp_path: 
     changed = texts[::-1] if change == "texts" else texts
     other = model.dataset(changed, labels[::-1] if change == "labels" else labels)
     assert other.content != same
+
+
+@pytest.mark.parametrize("change", ["labels", "texts", "nothing"])
+def test_changed_evaluation_texts_are_reported_on_resume(tmp_path: Path, change: str) -> None:
+    model = tiny("seqcls", tmp_path / "model")
+    texts, labels = examples("seqcls")
+
+    def fit(valid: Any, epochs: int) -> str:
+        trainer = trainer_for(model, valid, checkpoint_dir=tmp_path / "run", monitor=None)
+        trainer.fit(model.dataset(texts, labels), batch_size=9, epochs=epochs, eval_data=valid)
+        return _alerts(tmp_path / "run")
+
+    fit(model.dataset(texts[:8], labels[:8]), 1)
+    texts_now = [text + " again" for text in texts[:8]] if change == "texts" else texts[:8]
+    labels_now = [1 - label for label in labels[:8]] if change == "labels" else labels[:8]
+    reported = fit(model.dataset(texts_now, labels_now), 2)
+    assert "resumed from step 2" in reported
+    assert ("eval_data.content is now" in reported) == (change != "nothing")
+
+
+def test_changed_masking_is_reported_on_resume(tmp_path: Path) -> None:
+    model = tiny("mlm", tmp_path / "model")
+    for epochs, probability in enumerate((0.15, 0.3), 1):
+        data = model.dataset(*examples("mlm"), mask_probability=probability)
+        trainer = trainer_for(model, data, checkpoint_dir=tmp_path / "run", monitor=None)
+        trainer.fit(data, batch_size=9, epochs=epochs, eval_data=data)
+    reported = _alerts(tmp_path / "run")
+    for name in ("data", "eval_data"):
+        assert f"; {name}.transform is now 'Masking(probability=0.3, " in reported
+
+
+def _alerts(folder: Path) -> str:
+    return "\n".join(entry.event.data["message"] for entry in read(folder) if entry.event.kind == "alert")
 
 
 @pytest.mark.parametrize("head", HEADS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -13,8 +13,9 @@ from flodl.core.plain import describe, plain, short_hash
 
 from .augment.augmentation import Compose, plain_function
 from .sources import Batches, Columns, Samples
+from .sources.batches import BatchSource
 from .sources.columns import is_array, is_columns
-from .sources.source import GatherSource
+from .sources.source import GatherSource, columns_of_table
 
 # Columns up to this size are hashed as a whole, and 64 parts of larger ones.
 MAX_BYTES = 1 << 22
@@ -46,13 +47,17 @@ def describe_source(source: Any) -> dict[str, Any]:
 def describe_data(data: Any) -> dict[str, Any]:
     """Describe data that no loader has read yet: tensors and arrays, a dataset, a DataLoader, an iterable.
 
-    It is not iterated, and no sample is created.
+    It is not iterated, and no sample is created. Data that makes its own batches describes itself, if it has
+    a `description`.
     """
-    if is_columns(data):
-        columns = Columns.of(data)
-        return {"source": _columns(columns), "content": _content(columns.columns)}
+    columns = Columns.of(data) if is_columns(data) else columns_of_table(data)
     if isinstance(data, Columns):
-        return {"source": _columns(data), "content": _content(data.columns)}
+        columns = data
+    if columns is not None:
+        return {"source": _columns(columns), "content": _content(columns.columns)}
+    described = getattr(data, "description", None) if isinstance(data, BatchSource) else None
+    if isinstance(described, Mapping):
+        return dict(described)
     found: dict[str, Any] = {"source": _dataset(data)}
     if isinstance(data, DataLoader):
         return found | _torch_loader(data)
@@ -61,13 +66,19 @@ def describe_data(data: Any) -> dict[str, Any]:
     if isinstance(data, GatherSource):
         arrays = [item for value in vars(data).values() for item in _listed(value) if is_array(item)]
         return found | {"content": _content(arrays)}
-    return found | {"dataset": Contents().of(data)}
+    return found | {"dataset": _settings(data)}
+
+
+def _settings(dataset: Any) -> Any:
+    """Describe the attributes of a dataset. That of a package is known by its plain settings, if at all."""
+    described = Contents().of(dataset)
+    return _dataset(dataset) if described == type(dataset).__name__ else described
 
 
 def _torch_loader(loader: DataLoader[Any]) -> dict[str, Any]:
     known = {id(loader.dataset): "the dataset"}
     sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-    found = {"dataset": Contents().of(loader.dataset), "sampler": Contents(known).of(sampler)}
+    found = {"dataset": _settings(loader.dataset), "sampler": Contents(known).of(sampler)}
     for name in ("collate_fn", "worker_init_fn"):
         function = getattr(loader, name, None)
         if function is not None and function not in (default_collate, default_convert):

@@ -17,10 +17,11 @@ from .columns import Array, Columns, is_array
 
 def is_arrow(source: object) -> bool:
     """Return whether a source is an Arrow table or a Hugging Face dataset, without importing either."""
-    return _is_table(source) or _is_dataset(source)
+    return is_arrow_table(source) or _is_dataset(source)
 
 
-def _is_table(source: object) -> bool:
+def is_arrow_table(source: object) -> bool:
+    """Return whether a source is an Arrow table, without importing pyarrow."""
     return type(source).__module__.startswith("pyarrow") and hasattr(source, "column_names")
 
 

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 from flodl.core.errors import DataError
 
 from ..sampling.indices import check_no_generator, check_not_mask
-from .arrow import arrow_columns, is_arrow, is_hugging_face
+from .arrow import arrow_columns, is_arrow, is_arrow_table, is_hugging_face
 from .batches import Batches, BatchSource
 from .columns import Columns, is_columns
 from .samples import Collate, Samples, Transform
@@ -138,6 +138,18 @@ def _is_frame(source: object) -> bool:
     return package in ("pandas", "polars") and hasattr(source, "columns")
 
 
+def columns_of_table(source: Any) -> Columns | None:
+    """Return the columns of an Arrow table or of a DataFrame of numbers; None for any other source."""
+    if is_arrow_table(source):
+        return arrow_columns(source, None)[0]
+    columns = _columns_of_frame(source) if _is_frame(source) else None
+    return Columns.of(columns) if is_columns(columns) else None
+
+
+def _columns_of_frame(frame: Any) -> dict[str, Any]:
+    return {str(name): frame[name].to_numpy() for name in frame.columns}
+
+
 def _as_gather_source(source: Any, names: Sequence[str] | None) -> tuple[GatherSource | None, str]:
     if isinstance(source, GatherSource):
         return source, ""
@@ -146,7 +158,7 @@ def _as_gather_source(source: Any, names: Sequence[str] | None) -> tuple[GatherS
     if isinstance(source, Subset) and isinstance(source.dataset, TensorDataset):
         return Columns.of(_rows_of_subset(source.indices, source.dataset.tensors), names), ""
     if _is_frame(source):
-        source = {str(name): source[name].to_numpy() for name in source.columns}
+        source = _columns_of_frame(source)
     if is_columns(source):
         return Columns.of(source, names), ""
     if is_arrow(source):

@@ -67,12 +67,19 @@ class TextDataset:
             )
         stored = [*vars(self.tokens).values(), *vars(self.targets).values()]
         hashes = [content_hash(array) for array in stored if isinstance(array, np.ndarray)]
-        object.__setattr__(self, "content", short_hash(repr((hashes, self.labels)).encode()))
+        answers = [] if self.questions is None else [self.questions.answers]
+        object.__setattr__(self, "content", short_hash(repr((hashes, self.labels, *answers)).encode()))
 
     @property
     def num_samples(self) -> int:
         """The number of texts, or of windows of long texts."""
         return len(self.tokens)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What is read, for the record of a run."""
+        found = {"source": repr(self), "content": self.content}
+        return found if self.masking is None else {**found, "transform": repr(self.masking)}
 
     @property
     def lengths(self) -> Array:
@@ -161,7 +168,7 @@ class TextBatches:
     @property
     def description(self) -> dict[str, Any]:
         """What is read, for the record of a run."""
-        return {"source": repr(self.source), "content": self.source.content}
+        return self.source.description
 
     def make(self, indices: Tensor, keys: Tensor) -> Any:
         """Return these texts as a batch."""
