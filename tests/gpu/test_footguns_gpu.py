@@ -450,19 +450,24 @@ def test_silent_a_target_that_the_forward_moves_is_that_of_eager(replaces) -> No
     assert step.tier == ("eager" if replaces else "captured"), step.report()
 
 
-@pytest.mark.parametrize("zero", ["by None", "by zero", "never"])
-def test_silent_gradients_of_parameters_outside_the_optimizer_add_up_as_in_eager(zero) -> None:
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("zero", ["by None", "by zero", "never", "never, with a backward of its own"])
+def test_silent_gradients_of_parameters_outside_the_optimizer_are_those_of_eager(zero, accumulate) -> None:
     def run(tier) -> tuple[torch.Tensor, TrainStep]:
         torch.manual_seed(0)
         model = new_model()
         first, other = model[0].parameters(), torch.optim.SGD(model[2].parameters(), lr=0.01)
-        step = TrainStep(model, torch.optim.SGD(first, lr=0.1), mse, tier=tier)
+        step = TrainStep(
+            model, torch.optim.SGD(first, lr=0.1), mse, tier=tier, accumulate=accumulate, tail="eager"
+        )
         source, losses = torch.Generator("cuda").manual_seed(0), []
-        for _ in range(20):
+        for _ in range(20 * accumulate):
             x = torch.randn(8, 16, device="cuda", generator=source)
             losses.append(step(x, x[:, :4].contiguous()))
+            if "own" in zero:
+                model[2](torch.ones(2, 32, device="cuda")).square().mean().backward()
             other.step()
-            if zero != "never":
+            if "never" not in zero:
                 other.zero_grad(set_to_none=zero == "by None")
         return torch.stack(losses), step
 
@@ -470,6 +475,19 @@ def test_silent_gradients_of_parameters_outside_the_optimizer_add_up_as_in_eager
     found, step = run("captured")
     assert step.tier == "captured", step.report()
     assert torch.equal(found, wanted)
+
+
+def test_silent_gradients_of_an_unused_part_outside_the_optimizer_are_cleared_by_a_replay() -> None:
+    model = new_model()
+    model.extra = nn.Linear(4, 4, device="cuda")
+    trained = [*model[0].parameters(), *model[2].parameters()]
+    extra, model.forward = model.extra, lambda x: model[2](model[1](model[0](x)))
+    step = TrainStep(model, torch.optim.SGD(trained, lr=0.1), mse, tier="captured")
+    feed(step, 20)
+    assert step.tier == "captured", step.report()
+    extra(torch.ones(2, 4, device="cuda")).sum().backward()
+    feed(step, 1)
+    assert extra.weight.grad is None
 
 
 def test_a_batch_that_is_written_to_keeps_the_step_eager() -> None:

@@ -443,6 +443,7 @@ class TrainStep:
         if not body.model.training and not self._is_mode_checked:
             self._is_mode_checked = True
             check_mode(body.model, self._journal, self._count.steps)
+        body.find_others()
         if added := self._trained.check(body.model, parameters_of(body.optimizer)):
             self._journal.warn(self._count.steps, "parameters", Cause.PROBABLE_MISTAKE, added)
         if self._bridge is not None:

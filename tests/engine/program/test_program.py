@@ -617,3 +617,49 @@ def test_a_faster_tier_is_not_tried_before_every_parameter_was_updated() -> None
     step(x, y)
     step(x * torch.nan, y)
     assert body.updater.has_updated
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_parameters_of_a_second_optimizer_get_the_gradients_of_one_window(accumulate: int) -> None:
+    def new_parts():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)).double()
+        first = torch.optim.SGD(model[0].parameters(), lr=0.1)
+        return model, first, torch.optim.Adam(model[2].parameters(), lr=0.01)
+
+    model, first, second = new_parts()
+    step = TrainStep(model, first, mse, accumulate=accumulate)
+    plain_model, plain_first, plain_second = new_parts()
+    for number, (x, y) in enumerate(batches(6)):
+        loss = step(x, y)
+        if number % accumulate == 0:
+            plain_first.zero_grad()
+            plain_second.zero_grad()
+        plain_loss = mse(plain_model, x, y)
+        (plain_loss / accumulate).backward()
+        if step.is_between_updates:
+            second.step()
+            plain_first.step()
+            plain_second.step()
+        assert torch.equal(loss, plain_loss.detach())
+
+
+def test_a_frozen_parameter_outside_the_optimizer_keeps_its_gradient() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)).double()
+    model[1].weight.grad = torch.ones_like(model[1].weight)
+    model[1].requires_grad_(False)
+    step = TrainStep(model, torch.optim.SGD(model[0].parameters(), lr=0.1), mse)
+    step(*batches(1)[0])
+    assert model[1].weight.grad is not None
+
+
+def test_the_gradients_of_a_parameter_that_was_added_later_are_cleared() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)).double()
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.0), mse)
+    model.append(nn.Linear(2, 2).double())
+    step(*batches(1)[0])
+    grads = []
+    for _ in range(2):
+        step(*batches(1)[0])
+        grads.append(model[2].weight.grad)
+    assert torch.equal(*grads)

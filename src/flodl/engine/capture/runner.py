@@ -46,6 +46,8 @@ class Recorded:
     adam: FastAdam | None
     # The gradients it writes, if others read them.
     grads: list[Tensor | None] | None
+    # Parameters of the model outside the optimizer, with the gradients it writes.
+    others: list[tuple[Tensor, Tensor]]
     # The update from these gradients, if it is recorded apart.
     update: RecordedUpdate | None = None
 
@@ -104,6 +106,8 @@ class RecordedRunner:
         self.last: Recorded | None = None
         # Tensors outside the optimizer that receive gradients, each with the tensor they are added to.
         self._foreign: dict[Tensor, Tensor] = {}
+        # The gradients of parameters outside the optimizer that the last recording writes.
+        self._others: list[tuple[Tensor, Tensor]] = []
         self._dependencies = Dependencies(body, update_inside=update_inside or update_apart)
         self.update_program: UpdateProgram | None = None
         if update_apart:
@@ -131,9 +135,14 @@ class RecordedRunner:
 
     def lane(self, turns: int) -> Lane | None:
         """Return the fast path for this many whole steps like the last one; None if there is none."""
-        if self.last is None or self._foreign:
+        if self.last is None or self._foreign or self.last.others:
             return None
-        return fast_lane(self.last.recording, self.last.stored, self._dependencies, turns)
+        lane = fast_lane(self.last.recording, self.last.stored, self._dependencies, turns)
+        loose = [parameter for parameter in self.body.others if parameter.requires_grad]
+        if lane is None or not loose:
+            return lane
+        # A backward of the user may have left gradients there, which a step clears.
+        return lambda batch: lane(batch) if all(one.grad is None for one in loose) else None
 
     def learn(self, micro: Micro) -> None:
         """Record a phase for a signature; nothing is executed."""
@@ -160,7 +169,10 @@ class RecordedRunner:
 
         if not micro.opens:
             self.show_grads()
-        self._adopt_foreign(self.body.side_effects.foreign)
+            for parameter, grad in self._others:
+                parameter.grad = grad
+        own = {*map(id, self.body.others)}
+        self._adopt_foreign(leaf for leaf in self.body.side_effects.foreign if id(leaf) not in own)
         used = (*live_state(self.body).values(), *self.body.model.parameters())
         # Aliases of the memory: `.data = …` would give the tensors themselves other memory.
         held = [tensor.detach() for tensor in used]
@@ -170,8 +182,10 @@ class RecordedRunner:
         self._grads = [p.grad for p in self.body.parameters]
         others_read = micro.phase is not Phase.ONLY or not self.update_inside
         grads = self._grads if others_read else None
+        learning = [one for one in self.body.others if one.requires_grad]
+        self._others = [(one, one.grad) for one in learning if one.grad is not None]
         self.recorded[micro.phase, micro.share, micro.signature] = Recorded(
-            recording, stored, held, adam, grads
+            recording, stored, held, adam, grads, self._others
         )
 
     def fast_update(self) -> FastAdam | None:
@@ -269,11 +283,15 @@ class RecordedRunner:
         recording = recorded.recording
         if self._foreign:
             self._adopt_foreign(self._foreign)
+        if self.body.others:
+            self._start_others(recorded, opens=micro.opens)
         progress = self.body.progress
         progress.stage = Stage.BACKWARD
         outcome = recording.replay(tensors_of(micro.inputs))
         progress.stage = Stage.UPDATED if micro.closes and self.update_inside else Stage.ACCUMULATED
         recorded.stored.show()
+        for parameter, grad in recorded.others:
+            parameter.grad = grad
         if recorded.grads is not None:
             self._grads = recorded.grads
         is_flat = len(micro.batch) == len(recording.inputs) and all(map(torch.is_tensor, micro.batch))
@@ -286,17 +304,32 @@ class RecordedRunner:
         for leaf in list(leaves):
             if (own := self._foreign.get(leaf)) is None:
                 own = self._foreign[leaf] = torch.zeros_like(leaf)
-            if leaf.grad is None:
-                own.zero_()
-            elif leaf.grad is not own:
-                own.copy_(leaf.grad)
-            leaf.grad = own
+            _continue_in(own, leaf)
+
+    @torch.no_grad()
+    def _start_others(self, recorded: Recorded, *, opens: bool) -> None:
+        """Clear the gradients of parameters outside the optimizer, or let the recording add to them."""
+        self._others = recorded.others
+        if opens:
+            self.body.clear_others()
+            return
+        for parameter, own in recorded.others:
+            _continue_in(own, parameter)
 
     def show_grads(self) -> None:
         """Put the gradients that the recordings write into `.grad`."""
         for parameter, grad in zip(self.body.parameters, self._grads):
             if parameter.grad is not grad:
                 parameter.grad = grad
+
+
+def _continue_in(own: Tensor, leaf: Tensor) -> None:
+    """Make a tensor that a recording adds to the gradient of a leaf, with the values of its gradient."""
+    if leaf.grad is None:
+        own.zero_()
+    elif leaf.grad is not own:
+        own.copy_(leaf.grad)
+    leaf.grad = own
 
 
 Runner = EagerRunner | RecordedRunner

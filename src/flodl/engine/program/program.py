@@ -61,6 +61,8 @@ class StepBody:
     reduction: GradientReduction | None = None
     progress: Progress = field(default_factory=Progress)
     side_effects: SideEffects = field(default_factory=SideEffects)
+    # Parameters of the model that the optimizer does not have.
+    others: list[Tensor] = field(default_factory=list)
     # How many pieces a batch runs in because memory ran out.
     pieces: int = 1
     loss_dtype: torch.dtype | None = None
@@ -95,6 +97,7 @@ class StepBody:
         body = cls(
             model, optimizer, step_fn, settings, device, scaler, means, updater, undo=ForwardUndo(model)
         )
+        body.find_others()
         if reduce_gradients is not None:
             body.reduction = GradientReduction(reduce_gradients, model, means.bad)
         return body
@@ -122,9 +125,22 @@ class StepBody:
         """Above zero, on the device, if a loss or gradient of this window is not finite."""
         return self.means.bad
 
+    def find_others(self) -> None:
+        """Find the parameters of the model that the optimizer does not have; all tiers share the list."""
+        in_optimizer = {*map(id, parameters_of(self.optimizer))}
+        self.others[:] = [one for one in self.model.parameters() if id(one) not in in_optimizer]
+
+    def clear_others(self) -> None:
+        """Drop the gradients of these parameters, which another optimizer may have."""
+        for parameter in self.others:
+            if parameter.requires_grad:
+                parameter.grad = None
+
     def start_window(self) -> None:
         """Drop the gradients before the first micro-batch of a window, and save what may be undone."""
         self.updater.clear_gradients()
+        if self.others:
+            self.clear_others()
         # Under an autocast of the caller, the cache would keep copies of the old weights.
         torch.clear_autocast_cache()
         if self.undo.has_effects:
