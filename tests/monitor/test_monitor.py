@@ -211,3 +211,10 @@ def test_after_finish_every_call_raises_except_emit(monitor, recorded, call, adv
     assert str(caught.value) == f"the run has finished. {advice}."
     monitor.emit(Event("alert", {"message": "from a thread that outlives the run"}))
     assert recorded("alert") == []
+
+
+def test_the_command_that_shows_a_finished_run_again_quotes_its_folder(tmp_path):
+    with Monitor(1, tmp_path / "my run", console=False, resources=False) as monitor:
+        monitor.log(0, {"loss": 0.5})
+    with pytest.raises(MonitorError, match=r"`fdl monitor '.*my run'` shows the run again"):
+        monitor.serve()

@@ -8,6 +8,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from flodl.core.formats import shell_word
+
 from .execution.plan import Plan, make_plan
 from .execution.runner import run_plan
 from .manifest.discovery import offer_to_copy_example
@@ -60,8 +62,8 @@ def dispatch(ctx: click.Context, manifest: Manifest, name: str, words: tuple[str
 
 def _dry_run_hint(target: Target) -> str:
     """Return where to put --dry-run; after the name it would be an option of the program."""
-    env = f"--env {target.manifest.overlay} " if target.manifest.overlay else ""
-    return f"To see what would run: fdl {env}run --dry-run {' '.join(target.command_path)}"
+    env = f"--env {shell_word(target.manifest.overlay)} " if target.manifest.overlay else ""
+    return f"To see what would run: fdl {env}run --dry-run {' '.join(map(shell_word, target.command_path))}"
 
 
 def plan_command(ctx: click.Context, manifest: Manifest, name: str, words: tuple[str, ...]) -> Plan:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shlex
+from pathlib import Path
 
 
 def format_duration(seconds: float) -> str:
@@ -74,3 +76,12 @@ def counted(count: int, noun: str) -> str:
     if count == 1:
         return f"1 {noun}"
     return f"{count} {noun}{'es' if noun.endswith(('s', 'tch', 'x')) else 's'}"
+
+
+def shell_word(word: str | Path) -> str:
+    """Quote a path or a name for a command that a user can copy into a shell.
+
+    >>> shell_word("runs/1"), shell_word("my runs")
+    ('runs/1', "'my runs'")
+    """
+    return shlex.quote(str(word))

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from flodl.core import log
 from flodl.core.errors import MonitorError
+from flodl.core.formats import shell_word
 from flodl.core.usage.calls import MonitorCallError, explain_calls, explain_creation
 
 from . import exports, recorder, validation
@@ -152,7 +153,7 @@ class Monitor:
         if self._finished:
             raise MonitorError(
                 f"the run has finished, and its live page is closed. "
-                f"`fdl monitor {self.run_dir}` shows the run again."
+                f"`fdl monitor {shell_word(self.run_dir)}` shows the run again."
             )
         return self._page.serve(port, host, token)
 

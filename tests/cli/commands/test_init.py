@@ -481,5 +481,14 @@ def test_scripts_of_a_new_project_report_every_error_of_flodl(template):
         assert "except FlodlError as error:" in _text_of(script).partition("__main__")[2], script.name
 
 
+@pytest.mark.parametrize("template", ["digits", "hf"])
+def test_commands_that_a_new_project_suggests_quote_the_folder(template):
+    folder = resources.files("flodl.cli.scaffold") / "templates" / template
+    text = _text_of(folder / "train.py.tmpl")
+    assert "--resume {shlex.quote(str(folder))}" in text
+    for unquoted in ("--resume {folder}", "fdl monitor {folder}", "--model {folder"):
+        assert unquoted not in text
+
+
 def _text_of(file):
     return file.read_text() if file.name.endswith(".py.tmpl") else ""

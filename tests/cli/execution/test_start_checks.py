@@ -109,7 +109,7 @@ def test_an_awkward_command_name_is_reported(project, capsys, name, code, messag
     project({"fdl.yml": f"commands:\n  {name}:\n    run: echo\n"})
     assert main(["config", "lint"]) == code
     shown = capsys.readouterr().err
-    assert "fdl.yml:3: command `" in shown
+    assert "fdl.yml:2: command `" in shown
     assert message in shown
 
 
@@ -134,9 +134,17 @@ def test_a_mistake_in_the_manifest_that_hides_the_command_is_reported(project, c
 def test_a_preset_without_an_entry_is_an_error(project, capsys):
     project({"fdl.yml": "commands:\n  x:\n    training: {lr: 1}\n"})
     assert main(["config", "lint"]) == 1
-    assert "fdl.yml:3: command `x`: a preset needs an `entry:`, but " in capsys.readouterr().err
+    assert "fdl.yml:2: command `x`: a preset needs an `entry:`, but " in capsys.readouterr().err
     assert main(["run", "x"]) == 1
     assert "Add `entry:` with the program" in capsys.readouterr().err
+
+
+def test_an_unknown_key_is_reported_with_its_own_line_not_that_of_the_map_below_it(project, capsys):
+    project({"fdl.yml": "entry: echo\n\ntraning:\n\n\n\n  epochs: 2\nsweap:\n\n  - 1\n"})
+    assert main(["config", "lint"]) == 1
+    shown = capsys.readouterr().err
+    assert "fdl.yml:3: traning: unknown key. Did you mean 'training'?" in shown
+    assert "fdl.yml:8: sweap: unknown key. Did you mean 'sweep'?" in shown
 
 
 def test_an_unsupported_option_value_is_reported_with_its_key(project, capsys):

@@ -79,7 +79,7 @@ def test_every_value_knows_its_line():
     assert {".".join(path): leaf.origin.line for path, leaf in leaves(document)} == {
         "a": 1,
         "b.c": 5,
-        "b.d": 7,
+        "b.d": 6,
         "b.e": 9,
     }
 

@@ -333,3 +333,17 @@ def test_the_journal_of_a_run_records_the_origin_of_its_values(sweep_project, ca
     table = json.loads((sweep_project / "table.json").read_text())
     assert table["lr"] == {"value": 0.3, "origin": "--over (sweep, run 001)"}
     assert table["hidden"] == {"value": 8, "origin": "fdl.yml:7"}
+
+
+def test_suggested_commands_quote_paths_and_name_the_environment(project, capfd):
+    project(
+        {
+            "fdl.yml": "entry: python stop.py\ncommands: {run: {training: {seed: 1}}}\n",
+            "fdl.night.yml": "commands: {run: {training: {epochs: 2}}}\n",
+            "stop.py": "import sys\nsys.exit(75)\n",
+        }
+    )
+    assert main(["--env", "night", "sweep", "--over", "lr=0.1", "--out", "my sweep"]) == 130
+    told = capfd.readouterr().err
+    assert "Follow it: fdl monitor 'my sweep'" in told
+    assert "To resume: fdl --env night sweep --over lr=0.1 --out '" in told

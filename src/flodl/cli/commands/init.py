@@ -8,6 +8,7 @@ import click
 
 from flodl.cli.machine.terminal import line_printer
 from flodl.cli.options import output_options
+from flodl.core.formats import shell_word
 
 
 @click.command("init")
@@ -44,4 +45,4 @@ def command(name: str, docker: bool, native: bool, template: str, dry_run: bool,
         click.echo(json.dumps({"path": str(target), "files": names, "written": not dry_run}))
     elif not dry_run:
         build = "  docker compose build dev   # once\n" if docker else ""
-        echo(f"\nNext:\n  cd {name}\n{build}  ./fdl run")
+        echo(f"\nNext:\n  cd {shell_word(name)}\n{build}  ./fdl run")

@@ -17,6 +17,7 @@ from flodl.cli.machine.store import Store, find_store
 from flodl.cli.machine.terminal import confirm, line_printer
 from flodl.cli.options import GivenPath, output_options
 from flodl.core.errors import SetupError
+from flodl.core.formats import shell_word
 
 _UNKNOWN = toolchain.Toolkit(Path("nvcc"), "not found", ())
 
@@ -91,12 +92,12 @@ def build(
 def _finish(store: Store, layout: source_build.Layout, *, activate: bool) -> None:
     echo = line_printer(to_stderr=True)
     if layout.spec.wheel:
-        echo(f"The wheel is in {layout.target}. To install it: pip install {layout.target}/*.whl")
+        echo(f"The wheel is in {layout.target}. To install it: pip install {shell_word(layout.target)}/*.whl")
         return
     if activate:
         store.activate(f"builds/{layout.spec.name}", kind="libtorch")
     echo(f"libtorch is in {layout.target}{' and active' if activate else ''}.")
-    echo(f"To free the disk space of the build: rm -r {shlex.quote(str(layout.work))}")
+    echo(f"To free the disk space of the build: rm -r {shell_word(layout.work)}")
 
 
 def _notes(archs: list[str]) -> list[str]:

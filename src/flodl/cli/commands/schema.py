@@ -13,6 +13,7 @@ from flodl.cli.manifest.loader import Manifest, load
 from flodl.cli.options import CommandGroup, output_options
 from flodl.cli.project import project_of
 from flodl.core.errors import FlodlError, ManifestError
+from flodl.core.formats import shell_word
 from flodl.core.paths import suggestion
 
 
@@ -93,7 +94,8 @@ def _manifest_of(one: CachedSchema, *, project: Path) -> Manifest:
     path = manifest_in(one.folder)
     if path is None:
         raise ManifestError(
-            f"{one.folder} no longer has an fdl.yml. To delete its schema: fdl schema clear {one.name}"
+            f"{one.folder} no longer has an fdl.yml. To delete its schema: "
+            f"fdl schema clear {shell_word(one.name)}"
         )
     return load(path, project=project)
 

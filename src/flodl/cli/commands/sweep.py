@@ -26,7 +26,7 @@ from flodl.cli.sweep.search import ENGINE_SEARCHES, SEARCHES, Search, make_searc
 from flodl.cli.sweep.trials import OUTPUT, Outcome, load_trials, relative, run_folder
 from flodl.core import log
 from flodl.core.errors import ManifestError, SetupError
-from flodl.core.formats import counted, format_duration, format_metric
+from flodl.core.formats import counted, format_duration, format_metric, shell_word
 
 _SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 _SAVED = 75
@@ -114,7 +114,9 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> in
     definitions.save(folder, definition)
     run = SweepRun(folder, commands, search, jobs=options["jobs"], retry=options["retry"])
     run.report = lambda what, outcome: _report(run, what, outcome)
-    return _run(run, shlex.join(["fdl", "sweep", *_own_words(ctx)]), json_output=options["json_output"])
+    env = ["--env", manifest.overlay] if manifest.overlay else []
+    again = shlex.join(["fdl", *env, "sweep", *_own_words(ctx)])
+    return _run(run, again, json_output=options["json_output"])
 
 
 def _definition(
@@ -230,7 +232,7 @@ def _run(run: SweepRun, again: str, *, json_output: bool) -> int:
     progress = f", {len(done)} of them done" if done else ""
     _say(
         f"sweep of {counted(run.search.num_runs, 'run')}{progress}. "
-        f"Follow it: fdl monitor {relative(run.folder)}"
+        f"Follow it: fdl monitor {shell_word(relative(run.folder))}"
     )
     stopped_by = run.run()
     outcomes = run.outcomes()

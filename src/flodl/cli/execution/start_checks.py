@@ -16,6 +16,7 @@ from flodl.cli.manifest.document import Leaf, Table, dotted, plain
 from flodl.cli.manifest.loader import Manifest
 from flodl.cli.manifest.parser import read_document
 from flodl.core.errors import ManifestError
+from flodl.core.formats import shell_word
 
 from . import docker, shell_line
 from .process import child_environment
@@ -120,7 +121,9 @@ def name_issues(name: str, node: Leaf | Table, builtin: frozenset[str]) -> Itera
             f"{prefix}: the name looks like an option. Only `fdl run {name}` can run it.", fatal=False
         )
     elif name.split() != [name]:
-        yield Issue(f"{prefix}: a name with spaces has to be quoted each time: fdl {name!r}.", fatal=False)
+        yield Issue(
+            f"{prefix}: a name with spaces has to be quoted each time: fdl {shell_word(name)}.", fatal=False
+        )
     elif name in builtin:
         yield Issue(
             f"{prefix}: it replaces fdl's own command of that name. `fdl {name}` and `fdl run {name}` run "

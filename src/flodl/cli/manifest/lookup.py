@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from flodl.core.errors import ManifestError
+from flodl.core.formats import shell_word
 from flodl.core.paths import suggestion
 
 from .command_kind import Kind, kind_of
@@ -31,7 +32,7 @@ class Target:
 
     @property
     def title(self) -> str:
-        return " ".join(("fdl", *self.command_path))
+        return " ".join(("fdl", *map(shell_word, self.command_path)))
 
     @property
     def spec(self) -> Table:

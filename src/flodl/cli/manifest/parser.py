@@ -149,9 +149,8 @@ class _Converter:
         self.open_nodes: set[int] = set()
 
     def convert(self, node: Any, key: Any = None) -> Node:
-        # PyYAML replaces an alias with the node that it refers to, further up. Use the line of the key.
-        is_alias = key is not None and node.start_mark.index < key.start_mark.index
-        origin = Origin(self.path, (key if is_alias else node).start_mark.line + 1)
+        # The line of the key: a map may start further down, and an alias refers to a node further up.
+        origin = Origin(self.path, (node if key is None else key).start_mark.line + 1)
         if isinstance(node, yaml.MappingNode):
             return Table(MappingProxyType(self._entries(node)), origin)
         return Leaf(self._value(node), origin, _written(node))
