@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -263,3 +265,27 @@ def test_a_trainer_reports_parameters_that_a_phase_thaws_in_the_last_epoch(capsy
     )
     trainer.fit((X, Y), epochs=2, batch_size=4)
     assert capsys.readouterr().err.count("although they receive gradients: nothing trains them") == 1
+
+
+def test_a_step_function_that_trains_a_copy_of_the_model_raises() -> None:
+    model = new_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = TrainStep(copy.deepcopy(model), optimizer, lambda _, x, y: mse(model, x, y))
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(StepError, match=r"not the one that is trained.*Use its first argument"):
+        step(X, Y)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_a_model_that_computes_features_for_another_module_is_fine(is_frozen: bool) -> None:
+    backbone, head = nn.Linear(4, 4).requires_grad_(not is_frozen), nn.Linear(4, 1)
+
+    def loss_of_head(backbone, x, y):
+        with torch.no_grad():
+            x = backbone(x)
+        return mse(head, x, y)
+
+    step = TrainStep(backbone, torch.optim.SGD(head.parameters(), lr=0.1), loss_of_head)
+    step(X, Y)
+    assert step.report().events == ()

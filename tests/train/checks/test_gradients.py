@@ -82,3 +82,33 @@ def test_a_parameter_that_another_optimizer_trains_is_not_reported(make, data, c
     make(step_fn=lambda model, x, y: criterion(model(x), y)).fit(data, epochs=1, batch_size=8)
     assert capsys.readouterr().err == ""
     del other
+
+
+def test_training_a_global_copy_instead_of_the_model_of_the_trainer_is_an_error(make, data):
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = make(copy.deepcopy(model), lambda _, x, y: (model(x) - y).square().mean(), optimizer=optimizer)
+    with pytest.raises(TrainError, match=r"trains a different module of the same shapes.*first argument"):
+        trainer.fit(data, epochs=1, batch_size=8)
+
+
+def test_training_another_module_than_the_model_of_the_trainer_is_reported(make, data, capsys):
+    backbone, head = nn.Linear(3, 4), nn.Linear(4, 1)
+
+    def loss_of_head(backbone, x, y):
+        with torch.no_grad():
+            features = backbone(x)
+        return (head(features) - y).square().mean()
+
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+    make(backbone, loss_of_head, optimizer=optimizer).fit(data, epochs=1, batch_size=8)
+    assert "which evaluations and saves do not contain" in capsys.readouterr().err
+
+
+def test_optimizing_an_input_of_a_frozen_model_is_not_reported(make, data, capsys):
+    model, shift = small().requires_grad_(False), nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.SGD([shift], lr=0.1)
+    make(model, lambda model, x, y: (model(x + shift) - y).square().mean(), optimizer=optimizer).fit(
+        data, epochs=1, batch_size=8
+    )
+    assert capsys.readouterr().err == ""

@@ -118,6 +118,7 @@ def check_first_gradients(model: nn.Module, parameters: Sequence[Tensor]) -> Non
     A parameter outside the model is normal, as in a loss function; one without a gradient, while the model
     has another one that the optimizer lacks, was replaced.
     """
+    check_no_copy(model, parameters)
     of_model, in_optimizer = set(model.parameters()), set(parameters)
     old = [p for p in parameters if p not in of_model and p.requires_grad and p.grad is None]
     if not old or all(parameter.grad is None for parameter in parameters):
@@ -133,3 +134,28 @@ def check_first_gradients(model: nn.Module, parameters: Sequence[Tensor]) -> Non
                 "is complete, with model.parameters().",
                 path=name,
             )
+
+
+def check_no_copy(model: nn.Module, parameters: Sequence[Tensor]) -> None:
+    """Raise if a copy of the model is trained in its place, as by a step function that uses a global one.
+
+    A model that is frozen, or that has other shapes than what the optimizer has, may be meant to stay as it
+    is: it may compute features, or the loss.
+
+    >>> import copy
+    >>> model = nn.Linear(2, 1)
+    >>> check_no_copy(copy.deepcopy(model), [*model.parameters()])
+    Traceback (most recent call last):
+    flodl.core.errors.StepError: the model of the TrainStep is not the one that is trained: none of its ...
+    """
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    in_optimizer = set(parameters)
+    if not trainable or any(one in in_optimizer or one.grad is not None for one in trainable):
+        return
+    if [one.shape for one in trainable] == [one.shape for one in parameters if one.requires_grad]:
+        raise StepError(
+            "the model of the TrainStep is not the one that is trained: none of its parameters is in the "
+            "optimizer or received a gradient, and the optimizer has parameters of the same shapes. The step "
+            "function uses a different model, such as a global one. Use its first argument, which is the "
+            "model, and create the optimizer with the parameters of that model."
+        )

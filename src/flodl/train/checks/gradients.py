@@ -18,14 +18,17 @@ MAX_NAMES = 3
 def check_gradients(model: nn.Module, optimizer: Optimizer, step_fn: Callable[..., Any], loss: Tensor) -> str:
     """Raise if the optimizer has other parameters in place of some of the model; return a warning, or "".
 
-    A part of the model that is not in the optimizer may be meant to stay as it is. It is not if the optimizer
-    has, in addition, parameters that are neither in the model nor used by the loss: they belong to a module
-    that was replaced, or to another model. A parameter outside the model that is used by the loss, such as
-    one of the loss itself, and is in no optimizer causes the warning.
+    The model itself must be what is trained. A part of it that is not in the optimizer may be meant to stay
+    as it is. It is not if the optimizer has, in addition, parameters that are neither in the model nor used
+    by the loss: they belong to a module that was replaced, or to another model. A parameter outside the model
+    that is used by the loss, such as one of the loss itself, and is in no optimizer causes the warning.
     """
     own = {parameter: name for name, parameter in model.named_parameters()}
     trained = {parameter for group in optimizer.param_groups for parameter in group["params"]}
     reached = set(_leaves(loss))
+    trainable = [parameter for parameter in own if parameter.requires_grad]
+    if trainable and trained & reached and not own.keys() & (trained | reached):
+        return _other_model(trainable, [one for one in trained if one.requires_grad])
     untrained = [name for parameter, name in own.items() if parameter in reached and parameter not in trained]
     stale = [one for one in trained if one.requires_grad and one not in own and one not in reached]
     if untrained and stale:
@@ -45,6 +48,21 @@ def check_gradients(model: nn.Module, optimizer: Optimizer, step_fn: Callable[..
         elsewhere = in_any_optimizer()
         outside = [one for one in outside if one not in elsewhere]
     return _warning(outside, step_fn) if outside else ""
+
+
+def _other_model(trainable: list[nn.Parameter], trained: list[Tensor]) -> str:
+    """Raise if a copy of the model is trained in its place; return a warning if it is another module."""
+    what = (
+        "no parameter of the trainer's model is in the optimizer, and the loss uses none: the step function "
+        "trains a different module"
+    )
+    advice = "Pass the module that is trained to the trainer, and use the first argument of the step function"
+    if sorted(one.shape for one in trainable) == sorted(one.shape for one in trained):
+        raise TrainError(
+            f"{what} of the same shapes, such as a global one. Evaluations and saves would contain a model "
+            f"that nothing trains. {advice}. Nothing was trained."
+        )
+    return f"{what}, which evaluations and saves do not contain. {advice}, or freeze the model."
 
 
 def _leaves(loss: Tensor) -> Iterator[Tensor]:
