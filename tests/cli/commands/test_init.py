@@ -36,6 +36,7 @@ HF_FILES = [
     "pytest.ini",
     "requirements.txt",
     "reviews.tsv",
+    "table.py",
     "tests/test_train.py",
     "texts.py",
     "train.py",
@@ -347,7 +348,7 @@ def test_a_fine_tuning_project_trains_predicts_and_passes_its_tests(work):
     assert "epoch 4/4" in shown
     lines = run("predict.py", "what a wonderful film !", "the acting is boring and flat .").splitlines()
     assert [line.split()[0] for line in lines] == ["positive", "negative"]
-    assert "4 passed" in run("-m", "pytest", "-q")
+    assert "13 passed" in run("-m", "pytest", "-q")
 
 
 @pytest.mark.slow
