@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,9 +51,10 @@ def verify_export(
 ) -> VerifyReport:
     """Check an exported model, and raise an error that names the first tensor or key that is wrong.
 
-    With `source`, every tensor must equal that of the model it comes from, bit for bit. If transformers is
-    installed (or `use_transformers=True`), it must load the folder with nothing missing or unexpected, and
-    give the same outputs as flodl.
+    With `source`, every tensor must equal that of the model it comes from, bit for bit. An export in another
+    dtype is compared with the source cast to that dtype. If transformers is installed (or
+    `use_transformers=True`), it must load the folder with nothing missing or unexpected, and give the same
+    outputs as flodl.
     """
     if not isinstance(folder, str | os.PathLike):
         raise HFError(f"the folder is a {type(folder).__name__}. Pass the path of an export.")
@@ -118,13 +120,25 @@ def _check_source(
                 f"{source} has no tensor {lacking[0]!r} ({len(lacking)} in all), but the export has: a new "
                 "head was added, so the two cannot be compared."
             )
-        for name, key in plan.sources.items():
-            current = keys.key_of(name)
-            _check_same(written.read(current), original.read(key), f"{export.folder}: {current!r}", key)
+        pairs = {keys.key_of(name): key for name, key in plan.sources.items()}
+        dtype = _other_dtype(written, original, pairs)
+        for current, key in pairs.items():
+            expected = original.read(key) if dtype is None else original.read(key).to(dtype)
+            _check_same(written.read(current), expected, f"{export.folder}: {current!r}", key)
     copies = {key: f"tied to {owner}" for key, owner in plan.duplicates.items()}
     ignored = dict.fromkeys(plan.unexpected, "unknown to this family")
-    line = f"source: {len(plan.sources)} tensors equal those of {source}, bit for bit"
+    cast = "" if dtype is None else f" cast to {_name(dtype)}"
+    line = f"source: {len(plan.sources)} tensors equal those of {source}{cast}, bit for bit"
     return line, {**plan.dropped, **copies, **ignored}
+
+
+def _other_dtype(written: Weights, original: Weights, pairs: Mapping[str, str]) -> torch.dtype | None:
+    """Return the dtype that the whole export was cast to; None if tensors must have those of the source."""
+    dtypes = {key: written.tensors[key].dtype for key in pairs}
+    if len(set(dtypes.values())) != 1:
+        return None
+    is_same = all(dtypes[key] == original.tensors[before].dtype for key, before in pairs.items())
+    return None if is_same else next(iter(dtypes.values()))
 
 
 def _check_same(value: Tensor, expected: Tensor, where: str, key: str) -> None:
@@ -144,7 +158,11 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 def _describe(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+    return f"{_name(tensor.dtype)} {tuple(tensor.shape)}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _check_transformers(model: PretrainedModel, export: Source) -> list[str]:

@@ -1,6 +1,9 @@
 """Writing folders: atomic, never over something else, other files kept."""
 
+import re
+
 import pytest
+from safetensors.torch import load_file, save_file
 
 from flodl.core import HFError
 from flodl.hf import AutoModel, verify_export
@@ -82,9 +85,36 @@ def test_verification_finds_a_changed_tensor(model, tmp_path):
         verify_export(tmp_path / "a", source=tmp_path / "b", use_transformers=False)
 
 
-def test_verification_finds_missing_and_unknown_tensors(model, tmp_path):
-    from safetensors.torch import load_file, save_file
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_an_export_in_another_dtype_is_compared_with_the_source_in_that_dtype(model, tmp_path, dtype):
+    model.export(tmp_path / "source")
+    model.export(tmp_path / "a", dtype=dtype)
+    report = verify_export(tmp_path / "a", source=tmp_path / "source", use_transformers=False)
+    assert re.search(rf"tensors equal those of .*source cast to {dtype}, bit for bit", str(report))
+    AutoModel.from_config(CONFIG, seed=9).export(tmp_path / "other")
+    with pytest.raises(HFError, match="differs from"):
+        verify_export(tmp_path / "a", source=tmp_path / "other", use_transformers=False)
 
+
+def test_verification_finds_a_single_changed_value_and_a_single_dtype(model, tmp_path):
+    model.export(tmp_path / "source")
+    model.export(tmp_path / "a", dtype="float16")
+    path = tmp_path / "a/model.safetensors"
+    tensors = load_file(path)
+    bias = tensors["pooler.dense.bias"]
+    bias[3] += 1
+    save_file(tensors, path, metadata=tensors_file.METADATA)
+    with pytest.raises(
+        HFError, match=r"'pooler\.dense\.bias' differs from 'pooler\.dense\.bias' of the source"
+    ):
+        verify_export(tmp_path / "a", source=tmp_path / "source", use_transformers=False)
+    bias[3] -= 1
+    save_file({**tensors, "pooler.dense.bias": bias.float()}, path, metadata=tensors_file.METADATA)
+    with pytest.raises(HFError, match=r"is float16 .*, but .* of the source is float32 "):
+        verify_export(tmp_path / "a", source=tmp_path / "source", use_transformers=False)
+
+
+def test_verification_finds_missing_and_unknown_tensors(model, tmp_path):
     model.export(tmp_path / "a")
     path = tmp_path / "a/model.safetensors"
     tensors = load_file(path)
