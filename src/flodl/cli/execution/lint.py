@@ -17,7 +17,8 @@ from flodl.cli.manifest.validation import problems_in
 from flodl.core.errors import ArgsError, FlodlError, ManifestError
 
 from .entry_schema import inline_schema, load_schema
-from .settings import collect_settings, overridden_notes
+from .overrides import contradictions, overridden_notes
+from .settings import collect_settings
 from .start_checks import Issue, entry_issues, name_issues, script_issues
 from .value_checks import setting_problems
 
@@ -92,9 +93,6 @@ def _notes(manifest: Manifest) -> list[str]:
         for files in (manifests_in(manifest.folder), overlays)
         for other in files[1:]
     ]
-    for name, node in manifest.commands.entries.items():
-        if isinstance(node, Table):
-            notes += [f"{manifest.project}{os.sep}{note}" for note in overridden_notes(manifest, name, node)]
     for path, origin, deleted in manifest.deleted:
         notes.append(f"{origin}: {dotted(path)}: the null deletes the value from {deleted}.")
     return notes
@@ -105,12 +103,21 @@ def _check_settings(manifest: Manifest, findings: Findings) -> None:
     if manifest.document.value("entry") is None:
         return
     commands = manifest.commands.entries
-    presets = [node for name, node in commands.items() if kind_or_none(name, node) is Kind.PRESET]
-    tables = [None, *(node for node in presets if isinstance(node, Table))]
+    presets = {
+        name: node
+        for name, node in commands.items()
+        if isinstance(node, Table) and kind_or_none(name, node) is Kind.PRESET
+    }
     schema = load_schema(manifest)
     cases = [
-        collect_settings(manifest.document, preset, schema, project=manifest.project) for preset in tables
+        collect_settings(manifest.document, preset, schema, project=manifest.project)
+        for preset in (None, *presets.values())
     ]
+    findings.problems |= dict.fromkeys(contradictions(manifest.document, schema))
+    for name, node in presets.items():
+        findings.problems |= dict.fromkeys(contradictions(node, schema, where=("commands", name)))
+        notes = overridden_notes(manifest, name, node, schema)
+        findings.notes |= dict.fromkeys(f"{manifest.project}{os.sep}{note}" for note in notes)
     if schema:
         problems = dict.fromkeys(problem for case in cases for problem in setting_problems(schema, case))
         # These name their file relative to the project; all other messages have the full path.

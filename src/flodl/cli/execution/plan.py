@@ -23,11 +23,11 @@ from flodl.core.errors import ManifestError
 from . import docker, shell_line
 from .entry_files import has_arguments
 from .entry_schema import changed_schema, load_schema
+from .overrides import contradictions, overridden_notes
 from .settings import (
     Setting,
     apply_negations,
     collect_settings,
-    overridden_notes,
     resolve_values,
     without_replaced_lists,
     without_variables,
@@ -95,6 +95,7 @@ def _plan_entry(target: Target) -> Plan:
     if preset is not None:
         decode(CommandModel, preset, where=("commands", target.command))
     schema = load_schema(manifest)
+    _check_contradictions(target, preset, schema)
     settings = collect_settings(document, preset, schema, project=manifest.project)
     # Environment variables of this machine do not reach a container.
     on_host = not document.value("docker") or container.inside_container()
@@ -109,8 +110,15 @@ def _plan_entry(target: Target) -> Plan:
     words = entry.split()
     for setting in without_variables(settings, schema) if on_host else settings:
         words += setting.words(schema)
-    notes = overridden_notes(manifest, target.command, preset) if preset is not None else []
+    notes = overridden_notes(manifest, target.command, preset, schema) if preset is not None else []
     return _wrap(target, [*words, *target.tail], table, notes)
+
+
+def _check_contradictions(target: Target, preset: Table | None, schema: Schema | None) -> None:
+    tables = [((), target.manifest.document), *([(("commands", target.command), preset)] if preset else [])]
+    for where, table in tables:
+        for problem in contradictions(table, schema, where=where):
+            raise ManifestError(problem)
 
 
 def _unused_docker_note(table: Mapping[str, Any]) -> tuple[str, ...]:

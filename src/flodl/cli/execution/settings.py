@@ -11,42 +11,13 @@ from typing import Any
 from flodl.cli.args.click_adapter import NEGATIVE_NUMBER
 from flodl.cli.args.parameter import Parameter, format_value
 from flodl.cli.args.schema import Schema
-from flodl.cli.manifest.document import Leaf, Node, Origin, Table, dotted, leaves, plain
-from flodl.cli.manifest.loader import Manifest
+from flodl.cli.manifest.document import Leaf, Node, Origin, Table, leaves, plain
 from flodl.cli.manifest.merge import merge_all
+from flodl.cli.manifest.option_names import FLAGS, option_name
 
 from .values import arguments_in, convert, convert_setting, options_in, variable_for, variable_value
 
 _DECIMAL = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\Z")
-# The option for each key, in the order in which they are passed to the program.
-_FLAGS: dict[str, dict[str, str]] = {
-    "ddp": {
-        "mode": "mode",
-        "policy": "policy",
-        "backend": "backend",
-        "anchor": "anchor",
-        "max_anchor": "max-anchor",
-        "overhead_target": "overhead-target",
-        "divergence_threshold": "divergence-threshold",
-        "max_batch_diff": "max-batch-diff",
-        "max_grad_norm": "max-grad-norm",
-        "snapshot_timeout": "snapshot-timeout",
-        "checkpoint_every": "checkpoint-every",
-        "progressive": "progressive",
-        "speed_hint": "speed-hint",
-        "partition_ratios": "partition-ratios",
-        "lr_scale_ratio": "lr-scale-ratio",
-        "timeline": "timeline",
-    },
-    "training": {
-        "epochs": "epochs",
-        "batch_size": "batch-size",
-        "batches_per_epoch": "batches",
-        "lr": "lr",
-        "seed": "seed",
-    },
-    "output": {"dir": "output", "monitor": "monitor"},
-}
 
 
 @dataclass(frozen=True)
@@ -116,28 +87,45 @@ def collect_settings(
     `--optimizer.lr 0.1`.
     """
     settings = []
-    for section, flags in _FLAGS.items():
+    for section, flags in FLAGS.items():
         for key, flag in flags.items():
             for layer in (preset, enclosing):
                 node = layer.table(section).get(key) if layer else None
                 if node is not None and plain(node) is not None:
-                    origin = _first_origin(node).relative_to(project)
+                    origin = first_origin(node).relative_to(project)
                     settings.append(Setting(flag, plain(node), origin, f"{section}.{key}"))
                     break
     for section, table in (("training", _nested_training(enclosing, preset)), ("options", _options(preset))):
-        for path, node in sorted(_option_nodes(table, schema, ())):
-            origin = _first_origin(node).relative_to(project)
+        # With both spellings of a name, the last one is that of the upper file.
+        found = {_flag(path): (path, node) for path, node in _option_nodes(table, schema, ())}
+        for path, node in sorted(found.values()):
+            origin = first_origin(node).relative_to(project)
             written = node.written if isinstance(node, Leaf) else None
             name = ".".join(path)
             settings.append(Setting(_flag(path), plain(node), origin, f"{section}.{name}", written))
-    return settings
+    last = {setting.flag: at for at, setting in enumerate(settings) if setting.value is not None}
+    return [setting for at, setting in enumerate(settings) if last.get(setting.flag, at) == at]
+
+
+def options_set_by(table: Table, schema: Schema | None) -> Iterator[tuple[str, tuple[str, ...], Node]]:
+    """Yield every option that a manifest or a preset itself sets, with its path there and its value."""
+    for section, flags in FLAGS.items():
+        for key, node in table.table(section).entries.items():
+            if key in flags:
+                yield flags[key], (section, key), node
+    for section, inner in (("training", _maps_in(table.table("training"))), ("options", _options(table))):
+        for path, node in _option_nodes(inner, schema, ()):
+            yield _flag(path), (section, *path), node
 
 
 def _nested_training(enclosing: Table, preset: Table | None) -> Table:
     """Return the maps in `training:`, whose values the preset overrides one by one."""
     layers = [layer.table("training") for layer in (enclosing, preset) if layer is not None]
-    entries = merge_all(layers).entries
-    return Table({key: node for key, node in entries.items() if isinstance(node, Table)}, enclosing.origin)
+    return _maps_in(merge_all(layers, path=("training",)))
+
+
+def _maps_in(table: Table) -> Table:
+    return Table({key: node for key, node in table.entries.items() if isinstance(node, Table)}, table.origin)
 
 
 def _options(preset: Table | None) -> Table:
@@ -158,31 +146,12 @@ def _option_nodes(
 
 
 def _flag(path: tuple[str, ...]) -> str:
-    return ".".join(path).replace("_", "-")
+    return option_name(".".join(path))
 
 
-def _first_origin(node: Node) -> Origin:
+def first_origin(node: Node) -> Origin:
+    """Return the origin of the first value in a map, or that of a value."""
     return next((leaf.origin for _, leaf in leaves(node)), node.origin)
-
-
-def overridden_notes(manifest: Manifest, name: str, preset: Table) -> list[str]:
-    """Return a note for every value of an overlay that a preset in the base manifest overrides."""
-    notes = []
-    for section, flags in _FLAGS.items():
-        for key in flags:
-            above, below = manifest.document.table(section).get(key), preset.table(section).get(key)
-            if above is None or below is None or plain(above) is None or plain(below) is None:
-                continue
-            overlay_origin, preset_origin = _first_origin(above), _first_origin(below)
-            overlay_files = manifest.overlay_files
-            if overlay_origin.file in overlay_files and preset_origin.file not in overlay_files:
-                path, preset_path = f"{section}.{key}", dotted(("commands", name))
-                notes.append(
-                    f"{overlay_origin.relative_to(manifest.project)}: {path} is overridden by {preset_path} "
-                    f"at {preset_origin.relative_to(manifest.project)}. "
-                    f"To change it, set {preset_path}.{path}."
-                )
-    return notes
 
 
 def apply_negations(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import reduce
+from functools import partial, reduce
 from types import MappingProxyType
 
 from .document import Leaf, Node, Origin, Table
+from .option_names import has_option_names, option_name, without_options_of
 
 
 class _Deleted:
@@ -23,14 +24,15 @@ def merge(lower: Table, upper: Table) -> Table:
     """Merge an upper map into a lower one.
 
     Maps are merged key by key. A list or a scalar replaces the old value. Null deletes the key; if there is
-    nothing to delete, it stays null. Keys of the upper map move to the end, in its order.
+    nothing to delete, it stays null. Keys of the upper map move to the end, in its order. Names of options
+    are the same with `_` and with `-`.
     """
     return merge_all([lower, upper])
 
 
-def merge_all(layers: Iterable[Table]) -> Table:
-    """Merge one or more layers, the lowest first."""
-    return _without_deleted(reduce(_merge_two, layers))
+def merge_all(layers: Iterable[Table], *, path: tuple[str, ...] = ()) -> Table:
+    """Merge one or more layers, the lowest first. `path` is where the maps are in a manifest."""
+    return _without_deleted(reduce(partial(_merge_two, path=path), layers))
 
 
 def deletions(layers: Iterable[Table]) -> list[Deletion]:
@@ -38,15 +40,22 @@ def deletions(layers: Iterable[Table]) -> list[Deletion]:
     return list(_deletions(reduce(_merge_two, layers), ()))
 
 
-def _merge_two(lower: Table, upper: Table) -> Table:
-    entries: dict[str, Node] = {key: node for key, node in lower.entries.items() if key not in upper.entries}
+def _merge_two(lower: Table, upper: Table, path: tuple[str, ...] = ()) -> Table:
+    if len(path) == 2 and path[0] == "commands":
+        lower = without_options_of(lower, upper)
+    name_of = option_name if has_option_names(path) else str
+    replaced = {name_of(key) for key in upper.entries}
+    entries: dict[str, Node] = {
+        key: node for key, node in lower.entries.items() if name_of(key) not in replaced
+    }
+    lower_by_name = {name_of(key): node for key, node in lower.entries.items()}
     for key, above in upper.entries.items():
-        below = lower.entries.get(key)
+        below = lower_by_name.get(name_of(key))
         if isinstance(above, Leaf) and above.value is None and below is not None:
             already_deleted = isinstance(below, Leaf) and isinstance(below.value, _Deleted)
             entries[key] = below if already_deleted else Leaf(_Deleted(below.origin), above.origin)
         elif isinstance(above, Table) and isinstance(below, Table):
-            entries[key] = _merge_two(below, above)
+            entries[key] = _merge_two(below, above, (*path, key))
         else:
             entries[key] = above
     return Table(MappingProxyType(entries), upper.origin)

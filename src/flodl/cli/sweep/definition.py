@@ -77,6 +77,11 @@ def define(
         found[PRESET] = Choices(PRESET, tuple(listed.value), listed.origin.relative_to(manifest.project))
     for name, node in _dimensions(written.table("over")):
         dimension = dimension_of(name, plain(node), node.origin.relative_to(manifest.project))
+        if dimension.name in found and dimension.name != PRESET:
+            raise SetupError(
+                f"{dimension.origin}: sweep.over.{name}: {found[dimension.name].origin} sweeps over the same "
+                f"option, --{dimension.name}. Keep one of them."
+            )
         found[dimension.name] = dimension
     for text in over:
         dimension = parse_dimension(text)
