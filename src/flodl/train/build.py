@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from flodl.core import TrainError
 from flodl.core.device import parse_device
 from flodl.optim import groups
+from flodl.optim.misspelled_options import misspelled_option
 
 # The largest float32 is 3.4e38.
 _LARGEST_RATE = 1e38
@@ -51,6 +52,8 @@ def build_optimizer(optimizer: Any, model: nn.Module) -> Optimizer:
             "Write optimizer=lambda groups: torch.optim.AdamW(groups, lr=1e-3)."
         )
     _check_rates(built)
+    if misspelled := misspelled_option(built):
+        raise TrainError(misspelled)
     return built
 
 

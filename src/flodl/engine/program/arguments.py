@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from flodl.core import StepError
+from flodl.optim.misspelled_options import misspelled_option
 
 from ..settings import Precision, StepFunction, Tail
 
@@ -29,6 +30,8 @@ def check_arguments(model: object, optimizer: object, step_fn: object) -> None:
             "LBFGS evaluates the model several times per update, which a TrainStep does not support. "
             "Use another optimizer, or call LBFGS in your own loop."
         )
+    if misspelled := misspelled_option(optimizer):
+        raise StepError(misspelled)
     if (name := _required_by_step(optimizer)) is not None:
         raise StepError(
             f"{type(optimizer).__name__}.step() requires {name!r}: it evaluates the model itself during an "
