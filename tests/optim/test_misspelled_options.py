@@ -1,4 +1,4 @@
-"""An option of a group that is nearly one of the optimizer is an error; a name of one's own is not."""
+"""An option of a group that is nearly one of the optimizer is an error; a custom name is not."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_misspelled_option_is_named_with_what_was_meant(name: str, meant: str)
 @pytest.mark.parametrize(
     "name", ["name", "layer_id", "lr_scale", "lr_mult", "tag", "initial_lr", "use_muon", "momentum", "group"]
 )
-def test_a_name_of_ones_own_is_fine(name: str) -> None:
+def test_a_custom_name_is_fine(name: str) -> None:
     assert misspelled_option(optimizer_with(**{name: 0.5})) == ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader, RandomSampler
 from flodl.core.device import parse_device
 from flodl.core.errors import DataError
 
+from .sampling.indices import check_weights
 from .sources import Batches, Samples, Source, Stream
 from .sources.source import GatherSource
 
@@ -80,6 +82,8 @@ class OrderArguments:
                 f"num_workers={self.num_workers} with a DataLoader, which has its own workers. "
                 "Pass the dataset itself, or num_workers=0."
             )
+        if isinstance(source.dataset, Sized):
+            check_weights(source.sampler, len(source.dataset))
         shuffles = isinstance(source.sampler, RandomSampler)
         if self.shuffle not in (None, shuffles) and not self.shuffle_buffer:
             raise DataError(

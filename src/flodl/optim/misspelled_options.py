@@ -18,7 +18,7 @@ _ELSEWHERE = {
 }
 # Names that torch's schedulers store in a group.
 _OF_SCHEDULERS = frozenset({"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"})
-# Names of one's own, such as "lr_scale", are common: only one that is nearly an option is a mistake.
+# Custom names, such as "lr_scale", are common: only one that is nearly an option is a mistake.
 _SIMILAR = 0.85
 
 

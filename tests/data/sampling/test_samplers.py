@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, WeightedRandomSampler
+from torch.utils.data import BatchSampler, DataLoader, TensorDataset, WeightedRandomSampler
 from torch.utils.data import RandomSampler as TorchRandomSampler
 
 from flodl.core import DataError
@@ -253,3 +253,14 @@ def test_a_torch_sampler_with_a_wrong_length_raises():
 def test_weights_that_do_not_match_raise_when_the_loader_is_created():
     with pytest.raises(DataError, match="19 weights for 20 samples"):
         Loader(DATA, 4, sampler=WeightedSampler([1.0] * 19))
+
+
+def test_a_weighted_sampler_of_torch_needs_a_weight_for_each_sample():
+    of_classes, of_samples = (WeightedRandomSampler([1.0, 5.0] * count, 20) for count in (1, 10))
+    assert len(epochs(sampler=of_samples)[0]) == 20
+    with pytest.raises(DataError, match=r"2 weights for 20 samples.*the first of them only.*class_weights\["):
+        Loader(DATA, batch_size=6, sampler=of_classes)
+    dataset = TensorDataset(DATA)
+    assert len(list(Loader(DataLoader(dataset, 10, sampler=of_samples), None))) == 2
+    with pytest.raises(DataError, match="2 weights for 20 samples"):
+        Loader(DataLoader(dataset, 10, sampler=of_classes), None)

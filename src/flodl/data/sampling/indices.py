@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import WeightedRandomSampler
 
 from flodl.core.errors import DataError
 
@@ -22,6 +23,23 @@ def as_index_tensor(order: Iterable[Any]) -> Tensor:
             f"the sampler returned something that is not a sample index: {error}. Return single indices; "
             "the loader groups them into batches of batch_size."
         ) from None
+
+
+def check_weights(sampler: object, count: int) -> None:
+    """Raise if torch's weighted sampler does not have one weight for each sample.
+
+    With fewer weights, for example of classes, it would draw the first samples only.
+
+    >>> check_weights(WeightedRandomSampler([1.0, 5.0], num_samples=8), 8)
+    Traceback (most recent call last):
+    flodl.core.errors.DataError: the WeightedRandomSampler has 2 weights for 8 samples, so it would draw ...
+    """
+    if isinstance(sampler, WeightedRandomSampler) and len(sampler.weights) != count:
+        effect = ", so it would draw the first of them only" if len(sampler.weights) < count else ""
+        raise DataError(
+            f"the WeightedRandomSampler has {len(sampler.weights)} weights for {count} samples{effect}. Pass "
+            "one weight for each sample: for weights of classes, class_weights[labels]."
+        )
 
 
 def check_indices(indices: Any, count: int, epoch: int) -> None:

@@ -16,7 +16,14 @@ from flodl.core.integers import is_integer
 from flodl.core.rng_state import preserve_rng_state
 
 from .global_rng import seed_global_rng
-from .indices import as_index_tensor, check_indices, check_length, check_no_generator, check_not_mask
+from .indices import (
+    as_index_tensor,
+    check_indices,
+    check_length,
+    check_no_generator,
+    check_not_mask,
+    check_weights,
+)
 from .lazy_order import LazyOrder, Order, Permutation
 from .order import MAX_SORTED, permutation, sample_keys, stream_key
 
@@ -149,6 +156,7 @@ class CustomSampler:
         return indices.to(torch.int64).to(device, non_blocking=True)
 
     def length(self, count: int) -> int | None:
+        check_weights(self.source, count)
         return len(self.source) if isinstance(self.source, Sized) else None
 
     def set_epoch(self, epoch: int) -> None:

@@ -29,6 +29,7 @@ from .ema import AveragedWeights
 from .metrics import Results, computed_or_nan, modes_of, reset_metrics, update_metrics
 from .modes import check_still_evaluating, evaluation_mode
 from .names import check_names, check_number, merge_values
+from .outputs import check_outputs, fitting_outputs
 from .step_errors import calls_backward, check_signature
 
 Outputs = Callable[..., tuple[Any, Any]]
@@ -165,8 +166,12 @@ class Evaluator:
     def _predict(self, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
         """Return the predictions and targets for the metrics."""
         if self.outputs is None:
-            return _pair(self.model, *arguments)
-        found: Any = self.outputs(self.model, *arguments)
+            return _pair(self.model, self.step_fn, arguments)
+        try:
+            found: Any = self.outputs(self.model, *arguments)
+        except TypeError as error:
+            check_outputs(self.outputs, self.step_fn, arguments, error)
+            raise
         if not isinstance(found, tuple | list) or len(found) != 2:
             kind = f"{type(found).__name__} of {len(found)}" if isinstance(found, tuple | list) else None
             raise TrainError(
@@ -210,12 +215,13 @@ def _loss_and_values(result: Any) -> tuple[Any, Mapping[str, Any]]:
     return loss, values
 
 
-def _pair(model: nn.Module, *arguments: Any) -> tuple[Any, Any]:
+def _pair(model: nn.Module, step_fn: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Any]:
     """Treat a batch as inputs and targets."""
     if len(arguments) != 2:
         raise TrainError(
-            f"metrics need predictions and targets, and the batch has {len(arguments)} parts, not two. "
-            "Define them: outputs=lambda model, batch: (model(batch['x']), batch['y'])."
+            f"metrics need predictions and targets, and the batch has {len(arguments)} "
+            f"{'part' if len(arguments) == 1 else 'parts'}, not two. Define them: "
+            f"{fitting_outputs(step_fn, arguments)}."
         )
     inputs, targets = arguments
     if not isinstance(inputs, Mapping):
