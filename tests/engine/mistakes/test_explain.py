@@ -147,6 +147,31 @@ def test_a_backward_in_the_step_function_is_explained() -> None:
         new_step(twice)(X, Y)
 
 
+def test_an_in_place_operation_on_a_value_that_the_backward_needs_is_explained() -> None:
+    def adding(model, x, y):
+        hidden = torch.sigmoid(model(x))
+        hidden += 1
+        return hidden.mean()
+
+    with pytest.raises(StepError, match=r"x \+= 1.*Write x = x \+ 1, or use a copy.*x\.clone\(\)") as raised:
+        new_step(adding)(X, Y)
+    assert "calls backward() itself" not in str(raised.value)
+    assert "from one call to the next" not in str(raised.value)
+
+
+def test_an_in_place_error_names_an_attribute_that_keeps_its_history() -> None:
+    class Recurrent(nn.Linear):
+        state = torch.zeros(8, 3)
+
+        def forward(self, x):
+            self.state = torch.sigmoid(super().forward(x))
+            self.state += 1
+            return self.state
+
+    with pytest.raises(StepError, match=r"changed after it was used.*The attribute 'state' of the model"):
+        new_step(regression, Recurrent(4, 3))(X, Y)
+
+
 @pytest.mark.parametrize(
     "error",
     [ValueError("sizes must match"), RuntimeError("must match"), TypeError("same dtype"), KeyError("x")],

@@ -41,7 +41,8 @@ _SHAPES = (
 _TWO_SIZES = r"size \(torch\.Size\(\[([\d, ]*)\]\)\)"
 _ORDER = r"Dimension out of range|dimension specified as|too many indices|index \d+ is out of bounds"
 _ONE_VALUE = r"Expected more than 1 (value per channel|spatial element) when training"
-_SECOND_BACKWARD = r"backward through the graph a second time|modified by an inplace operation"
+_SECOND_BACKWARD = r"backward through the graph a second time"
+_IN_PLACE = r"modified by an inplace operation"
 
 
 def explained(
@@ -92,6 +93,8 @@ def _advice(error: Exception, told: str, model: nn.Module, batch: tuple[Any, ...
         return output
     if re.search(_SECOND_BACKWARD, told):
         return _second_backward(model)
+    if re.search(_IN_PLACE, told):
+        return _in_place(model)
     if re.search(_DEVICES, told) and (moved := _other_device(model, leaves)):
         return moved
     if re.search(_ONE_VALUE, told):
@@ -187,17 +190,30 @@ def _not_a_tensor(told: str, batch: tuple[Any, ...]) -> str:
     return "Convert the batch to tensors: torch.as_tensor(x)."
 
 
-def _second_backward(model: nn.Module) -> str:
-    kept = next((path for path in _attributes_with_history(model) if path), "")
-    if kept:
-        return (
-            f"The attribute {kept!r} of the model keeps its autograd history from one call to the next. "
-            "Store it without: self.state = state.detach(). For a flodl graph, call detach_state()."
-        )
+def _in_place(model: nn.Module) -> str:
+    kept = _kept_history(model)
     return (
+        "The backward needs a value that was changed after it was used. Find the operation that changes it: "
+        "x += 1 and x[i] = y write to x, and so do functions such as relu_() and modules with inplace=True. "
+        "Write x = x + 1, or use a copy in the forward: x.clone(). A buffer that is updated after its use, "
+        f"such as a queue, needs the copy.{kept and ' '}{kept}"
+    )
+
+
+def _second_backward(model: nn.Module) -> str:
+    return _kept_history(model) or (
         "Either the step function calls backward() itself: remove that call and just return the loss. Or "
         "something keeps its autograd history from one call to the next: store it with .detach(), or call "
         "graph.detach_state() for a flodl graph outside the model."
+    )
+
+
+def _kept_history(model: nn.Module) -> str:
+    """Return the advice for an attribute of the model that has an autograd history, or ""."""
+    kept = next((path for path in _attributes_with_history(model) if path), "")
+    return kept and (
+        f"The attribute {kept!r} of the model keeps its autograd history from one call to the next. "
+        "Store it without: self.state = state.detach(). For a flodl graph, call detach_state()."
     )
 
 
