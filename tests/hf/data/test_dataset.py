@@ -131,6 +131,34 @@ def test_wrong_labels_are_named(tmp_path: Path, labels, message) -> None:
         model.dataset(TEXTS, labels)
 
 
+@pytest.mark.parametrize("dtype", [list, np.array, torch.tensor])
+def test_an_integer_that_is_the_name_of_a_label_and_the_id_of_another_one_is_an_error(
+    tmp_path: Path, dtype
+) -> None:
+    model = tiny("seqcls", tmp_path, labels=["1", "2", "3"])
+    assert model.dataset(TEXTS, ["1", "2"] * 4).batch([0, 1])[1].tolist() == [0, 1]
+    for labels, message in (
+        (
+            [1, 2],
+            r"text 0 is 1 \(int\)\. The label '1' has the id 0, and the id 1 is the label '2': .* strings",
+        ),
+        ([0, 2], r"text 1 is 2 \(int\)\. .* pass the name that it stands for: model\.config\.labels\[2\]"),
+        (
+            [3, 3],
+            r"text 0 is 3 \(int\)\. The label '3' has the id 2, and there is no id 3\. .* such as '3'\.$",
+        ),
+    ):
+        with pytest.raises(HFError, match=message):
+            model.dataset(TEXTS, dtype(labels * 4))
+
+
+@pytest.mark.parametrize("names", [["0", "1", "2"], ["a", "b", "c"], ["x", "1", "3rd"]])
+def test_integers_are_ids_if_no_name_says_otherwise(tmp_path: Path, names) -> None:
+    model = tiny("seqcls", tmp_path, labels=names)
+    labels = [0, 1, 2, -100] * 2
+    assert model.dataset(TEXTS, labels).batch(range(8))[1].tolist() == labels
+
+
 @pytest.mark.parametrize(
     ("labels", "problem_type", "message"),
     [

@@ -66,3 +66,14 @@ def test_wrong_tags_are_named(tmp_path: Path, tags, message) -> None:
 def test_texts_that_are_not_split_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(HFError, match="text 0 is a str; expected a list of words"):
         tiny("tokcls", tmp_path, labels=NAMES).dataset(["John Smith"], [["O", "O"]])
+
+
+def test_an_integer_tag_that_is_the_name_of_another_tag_is_an_error(tmp_path: Path) -> None:
+    model = tiny("tokcls", tmp_path, labels=["1", "2", "3"])
+    words = [["John", "Smith"]]
+    _, labels = model.dataset(words, [["2", "3"]]).batch([0])
+    assert {1, 2} <= set(labels.flatten().tolist())
+    with pytest.raises(
+        HFError, match=r"the tag of word 1 of text 0 is 2 \(int\)\. The label '2' has the id 1"
+    ):
+        model.dataset(words, [["2", 2]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from flodl.core import HFError
 from flodl.core.paths import suggestion
 
 from ..losses import IGNORED
+from .numerals import misleading_numerals, two_readings
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -158,6 +159,11 @@ def _checked_ids(array: Array, names: Sequence[str]) -> Array:
             f"an integer from 0 to {count - 1}, the id of a class. Convert the labels with int(…), or, to "
             "predict values, load the model with num_labels=1",
         )
+    numerals = misleading_numerals(names)
+    ambiguous = np.flatnonzero(np.isin(array, [*numerals]) & (array != IGNORED))
+    if len(ambiguous):
+        at = int(ambiguous[0])
+        raise two_readings(f"label of text {at}", int(array[at]), names, numerals)
     wrong = np.flatnonzero(((array < 0) | (array >= count)) & (array != IGNORED))
     if not len(wrong):
         if (array == IGNORED).all():
@@ -198,7 +204,8 @@ def tag_ids(
             f"there are {len(words)} texts and {len(tags)} lists of tags; expected one list per text."
         )
     known: dict[Any, int] = {name: index for index, name in enumerate(names)}
-    known |= {index: index for index in (*range(len(names)), IGNORED)}
+    numerals = misleading_numerals(names)
+    known |= {index: index for index in (*range(len(names)), IGNORED) if index not in numerals}
     found = []
     for index, (row, text) in enumerate(zip(tags, words)):
         if isinstance(text, str):
@@ -209,7 +216,10 @@ def tag_ids(
             found.append(np.fromiter((known[tag] for tag in row), np.int32, len(text)))
         except (KeyError, TypeError):
             at = next(at for at, tag in enumerate(row) if not _is_known(tag, known))
-            _id_of(row[at], names, f"tag of word {at} of text {index}")
+            what = f"tag of word {at} of text {index}"
+            if _is_known(row[at], numerals):
+                raise two_readings(what, int(row[at]), names, numerals) from None
+            _id_of(row[at], names, what)
             raise
     if any(map(len, found)) and all((row == IGNORED).all() for row in found):
         raise HFError(f"all tags are {IGNORED}, which is ignored. Pass tags to train on.")
@@ -230,7 +240,7 @@ def align_tags(encoding: Encoding, tags: Array, *, label_all_pieces: bool = Fals
     )
 
 
-def _is_known(tag: Any, known: dict[Any, int]) -> bool:
+def _is_known(tag: Any, known: Mapping[Any, Any]) -> bool:
     try:
         return tag in known
     except TypeError:
