@@ -25,9 +25,9 @@ from .step import TrainStep
 def sandbox(step: TrainStep, *reached: Any) -> Iterator[None]:
     """Restore everything that the block changes in the model or in what the step function reaches.
 
-    That includes buffers, attributes, closures, globals, generators and the global random state; `reached`
-    are further objects, such as a batch. Raise NotRestorable, before the block runs, if the step may change
-    something that cannot be restored.
+    That includes buffers, attributes, also of classes and functions, closures, globals, generators and the
+    global random state; `reached` are further objects, such as a batch. Raise NotRestorable, before the block
+    runs, if the step may change something that cannot be restored.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
     >>> step = TrainStep(

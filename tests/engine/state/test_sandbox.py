@@ -1,5 +1,12 @@
 """A forward pass in a sandbox leaves no trace, or is not run."""
 
+import dataclasses
+import importlib
+import itertools
+import queue
+from array import array
+from collections import deque
+
 import pytest
 import torch
 from torch import nn
@@ -95,3 +102,85 @@ def test_a_padded_step_is_rehearsed_with_its_mask():
     assert loss.requires_grad
     assert values == {}
     assert step.steps == 0
+
+
+class OfClass:
+    count = 0
+
+
+@dataclasses.dataclass(slots=True)
+class InSlots:
+    count: int = 0
+    late: int = dataclasses.field(init=False)
+
+
+def in_attribute_of_function(model, x):
+    in_attribute_of_function.count = getattr(in_attribute_of_function, "count", 0) + 1
+    return model(x).sum() * in_attribute_of_function.count
+
+
+def test_counters_of_classes_functions_and_slots_are_restored():
+    slots, derived = InSlots(), type("Derived", (OfClass,), {})()
+
+    def step_fn(model, x):
+        OfClass.count += 1
+        type(derived).own = OfClass.count
+        slots.count += 1
+        slots.late = slots.count
+        return in_attribute_of_function(model, x) * slots.late
+
+    run(step_of(nn.Linear(2, 1), step_fn), torch.ones(3, 2))
+    assert (OfClass.count, slots.count) == (0, 0)
+    assert not hasattr(slots, "late")
+    assert not hasattr(type(derived), "own")
+    assert not hasattr(in_attribute_of_function, "count")
+
+
+def test_bytes_and_queues_are_restored():
+    data, numbers, waiting = bytearray(2), array("i", [1, 2]), queue.Queue()
+    recent = deque([1, 2], maxlen=2)
+    waiting.put("first")
+
+    def step_fn(model, x):
+        data.append(1)
+        numbers[0] += 1
+        recent.append(waiting.get())
+        return model(x).sum()
+
+    run(step_of(nn.Linear(2, 1), step_fn), torch.ones(3, 2))
+    assert (data, numbers.tolist(), list(recent)) == (bytearray(2), [1, 2], [1, 2])
+    assert (waiting.get_nowait(), waiting.unfinished_tasks) == ("first", 1)
+
+
+def test_a_queue_that_cannot_be_looked_into_is_refused():
+    waiting = queue.SimpleQueue()
+    with pytest.raises(NotRestorable, match="SimpleQueue"):
+        run(step_of(nn.Linear(2, 1), lambda model, x: model(x).sum() + waiting.qsize()), torch.ones(3, 2))
+
+
+def test_variables_of_another_module_are_restored(tmp_path, monkeypatch):
+    (tmp_path / "annealing_of_a_test.py").write_text(
+        "step = 0\nscale = 1\n\ndef factor():\n    global step\n    step += 1\n    return step * scale\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    annealing = importlib.import_module("annealing_of_a_test")
+
+    def step_fn(model, x):
+        annealing.scale += 1
+        return model(x).sum() * annealing.factor()
+
+    run(step_of(nn.Linear(2, 1), step_fn), torch.ones(3, 2))
+    assert (annealing.step, annealing.scale) == (0, 1)
+
+
+def test_a_class_that_numbers_its_objects_does_not_prevent_a_dry_pass():
+    class Numbered(nn.Linear):
+        numbers = itertools.count()
+
+    run(step_of(Numbered(2, 1), lambda model, x: model(x).sum()), torch.ones(3, 2))
+    assert next(Numbered.numbers) == 0
+    with pytest.raises(NotRestorable, match="count"):
+        run(
+            step_of(Numbered(2, 1), lambda model, x: model(x).sum() * next(Numbered.numbers)),
+            torch.ones(3, 2),
+        )

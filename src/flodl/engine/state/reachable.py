@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import queue
 import random
 import sys
+from array import array
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from functools import cache, partial
-from types import CellType, CodeType, FunctionType, MethodType
+from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,7 +24,10 @@ from ..errors import NotRestorable
 # Attributes of `torch.nn.Module` itself, without those that a forward may change.
 _TORCH_ATTRIBUTES = frozenset(vars(nn.Module())) - {"_parameters", "_buffers", "_modules"}
 ITEMS = (list, deque, dict, OrderedDict, defaultdict, Counter, set)
+BYTES = (bytearray, array)
 RANDOM = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
+# Those of dunder names, and what the compiler notes at a function.
+_PYTHON_ATTRIBUTES = ("__", "_torchdynamo", "_abc_impl")
 # Longer containers are data: their items are not searched.
 MANY_ITEMS = 10_000
 # The packages of flodl whose objects a forward may change; the others belong to the training loop.
@@ -75,10 +81,14 @@ class Reachable:
         key = (id(value.names), value.name) if isinstance(value, Binding) else id(value)
         if key in self._found or key in self._seen:
             return ()
-        if isinstance(value, type) or (_is_internal(value) and not isinstance(value, Binding)):
+        if isinstance(value, type) and not _is_own_class(value):
+            return ()
+        if _is_internal(value) and not isinstance(value, Binding):
             return ()
         contents = _contents(value)
         if contents is None:
+            if isinstance(value, queue.SimpleQueue):
+                self.iterators.append(value)
             if hasattr(type(value), "__next__") and _is_user_or_builtin_class(type(value)):
                 self.iterators.append(value)
             return ()
@@ -95,29 +105,53 @@ def _is_internal(value: Any) -> bool:
 
 
 def plain_attributes(value: Any) -> dict[str, Any]:
-    """Return the attributes of an object, without those of `torch.nn.Module` itself."""
-    attributes: dict[str, Any] = vars(value)
-    if not isinstance(value, nn.Module):
-        return attributes
-    return {name: each for name, each in attributes.items() if name not in _TORCH_ATTRIBUTES}
+    """Return the attributes of an object, a function or a class, without those of Python and torch."""
+    if isinstance(value, type | FunctionType):
+        return {name: each for name, each in vars(value).items() if not name.startswith(_PYTHON_ATTRIBUTES)}
+    attributes: dict[str, Any] = getattr(value, "__dict__", {})
+    if isinstance(value, nn.Module):
+        attributes = {name: each for name, each in attributes.items() if name not in _TORCH_ATTRIBUTES}
+    if slots := slots_of(type(value)):
+        attributes = dict(attributes)
+        for name, one in slots.items():
+            with suppress(AttributeError):  # it is not assigned yet
+                attributes[name] = one.__get__(value)
+    return attributes
+
+
+@cache
+def slots_of(kind: type) -> dict[str, MemberDescriptorType]:
+    """Return the attributes of a user-defined class that are in `__slots__`, with their descriptors."""
+    own = [vars(one) for one in kind.__mro__ if _is_user_code(one)]
+    return {name: one for each in own for name, one in each.items() if isinstance(one, MemberDescriptorType)}
 
 
 def has_attributes(value: Any) -> bool:
     """Return whether the attributes of an object are searched: modules, dataclasses, user-defined classes."""
-    if not hasattr(value, "__dict__") or isinstance(value, FunctionType | MethodType | Tensor):
+    kind = type(value)
+    if isinstance(value, type | FunctionType | MethodType | ModuleType | Tensor):
         return False
-    return isinstance(value, nn.Module | Optimizer) or is_dataclass(value) or _is_user_code(type(value))
+    if not hasattr(value, "__dict__"):
+        return bool(slots_of(kind))
+    return (
+        isinstance(value, nn.Module | Optimizer | queue.Queue) or is_dataclass(value) or _is_user_code(kind)
+    )
+
+
+def _is_own_class(kind: type) -> bool:
+    """Return whether a class is of the user, so that its attributes may be state."""
+    return _is_user_code(kind) and not kind.__module__.startswith("flodl.")
 
 
 def _may_change(value: Any) -> bool:
-    return not isinstance(value, tuple | frozenset | FunctionType | MethodType | partial)
+    return not isinstance(value, tuple | frozenset | MethodType | partial)
 
 
 def _contents(value: Any) -> Iterable[Any] | None:
     """Return the contents of a value that is searched; None for one that is not."""
     if isinstance(value, Tensor):
         return (value.grad,) if value.is_leaf and value.grad is not None else ()
-    if isinstance(value, (*RANDOM, np.ndarray)):
+    if isinstance(value, (*RANDOM, *BYTES, np.ndarray)):
         return ()
     if type(value) in ITEMS or isinstance(value, tuple | frozenset):
         if len(value) > MANY_ITEMS:
@@ -132,9 +166,13 @@ def _contents(value: Any) -> Iterable[Any] | None:
     if isinstance(value, partial):
         return (value.func, *value.args, *value.keywords.values())
     if isinstance(value, FunctionType):
-        return _outer_values(value) if _is_user_code(value) else None
+        return [*_outer_values(value), *plain_attributes(value).values()] if _is_user_code(value) else None
+    if isinstance(value, type):
+        # An iterator of a class, such as a counter of its objects, is only read by code that names it.
+        inner = (one for one in plain_attributes(value).values() if not hasattr(type(one), "__next__"))
+        return [*value.__bases__, *(one for one in inner if not isinstance(one, FunctionType))]
     if has_attributes(value):
-        return list(plain_attributes(value).values())
+        return [type(value), *plain_attributes(value).values()]
     return None
 
 
@@ -149,8 +187,32 @@ def _outer_values(function: FunctionType) -> list[Any]:
     """Return the values that a function takes from outside: closure, defaults, and globals by name."""
     found: list[Any] = [*(function.__closure__ or ()), *(function.__defaults__ or ())]
     found += (function.__kwdefaults__ or {}).values()
-    names = function.__globals__
-    found += [Binding(names, name) for name in _global_names(function.__code__) if name in names]
+    variables, read = function.__globals__, _global_names(function.__code__)
+    found += [Binding(variables, name) for name in read if name in variables]
+    outer = [
+        one for value in found if isinstance(value, CellType | Binding) for one in _contents(value) or ()
+    ]
+    return found + _members([one for one in outer if isinstance(one, ModuleType | type)], read)
+
+
+def _members(owners: list[ModuleType | type], read: set[str]) -> list[Any]:
+    """Return what code reads by name from modules and classes of the user: variables, functions."""
+    found: list[Any] = []
+    seen: set[int] = set()
+    while owners:
+        owner = owners.pop()
+        if id(owner) in seen:
+            continue
+        seen.add(id(owner))
+        if isinstance(owner, type):
+            inner = (
+                [each for name, each in vars(owner).items() if name in read] if _is_own_class(owner) else []
+            )
+            found += [getattr(each, "__func__", each) for each in inner]
+        elif _is_user_module(owner.__name__) and not owner.__name__.startswith("flodl"):
+            names = vars(owner)
+            found += [Binding(names, name) for name in read if name in names]
+            owners += [names[name] for name in read if isinstance(names.get(name), ModuleType | type)]
     return found
 
 

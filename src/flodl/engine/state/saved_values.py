@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..device.autograd_history import without_history
 from ..device.tensors import same_bits
-from .reachable import ITEMS, RANDOM, Binding, plain_attributes
+from .reachable import BYTES, ITEMS, RANDOM, Binding, plain_attributes, slots_of
 
 # Larger tensors are copied only after the step was seen to write to them, larger arrays never.
 SMALL_BYTES = 1 << 20
@@ -99,24 +99,62 @@ class SavedContainer(SavedValue):
 
 
 class SavedAttributes(SavedValue):
+    """The attributes of an object, a function or a class."""
+
     def __init__(self, value: Any) -> None:
         super().__init__(value)
         self._attributes = dict(plain_attributes(value))
 
     def restore(self) -> None:
         now, saved = plain_attributes(self.value), self._attributes
-        if not _same_items(now, saved):
-            for name in now.keys() - saved.keys():
-                del self.value.__dict__[name]
-            self.value.__dict__.update(saved)
+        if _same_items(now, saved):
+            return
+        for name in now.keys() - saved.keys():
+            self._delete(name)
+        for name, one in saved.items():
+            if name not in now or now[name] is not one:
+                self._set(name, one)
 
     def differs_from(self, later: SavedAttributes) -> bool:
         return not _same_items(self._attributes, later._attributes)
 
     def cut_history(self, persistent: Collection[Tensor]) -> None:
-        for attributes in (self._attributes, self.value.__dict__):
-            for name in attributes.keys() & self._attributes.keys():
-                attributes[name] = without_history(attributes[name], persistent)
+        for name, one in plain_attributes(self.value).items():
+            if name in self._attributes and (cut := without_history(one, persistent)) is not one:
+                self._set(name, cut)
+        self._attributes = {n: without_history(one, persistent) for n, one in self._attributes.items()}
+
+    def _set(self, name: str, one: Any) -> None:
+        """Set an attribute without calling a `__setattr__` of the user."""
+        if isinstance(self.value, type):
+            type.__setattr__(self.value, name, one)
+        elif slot := slots_of(type(self.value)).get(name):
+            slot.__set__(self.value, one)
+        else:
+            self.value.__dict__[name] = one
+
+    def _delete(self, name: str) -> None:
+        if isinstance(self.value, type):
+            type.__delattr__(self.value, name)
+        elif slot := slots_of(type(self.value)).get(name):
+            slot.__delete__(self.value)
+        else:
+            del self.value.__dict__[name]
+
+
+class SavedBytes(SavedValue):
+    """The items of a bytearray or an array."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self._copy = value[:] if memoryview(value).nbytes <= ARRAY_BYTES else None
+
+    def restore(self) -> None:
+        if self._copy is not None and self.value != self._copy:
+            self.value[:] = self._copy
+
+    def differs_from(self, later: SavedBytes) -> bool:
+        return bool(self._copy != later._copy)
 
 
 class SavedVariable(SavedValue):
@@ -198,6 +236,8 @@ def save(value: Any, copied: Collection[int], copy_large: Collection[int]) -> Sa
         return SavedRandom(value)
     if isinstance(value, np.ndarray):
         return SavedArray(value)
+    if isinstance(value, BYTES):
+        return SavedBytes(value)
     if isinstance(value, CellType | Binding):
         return SavedVariable(value)
     return SavedContainer(value) if type(value) in ITEMS else SavedAttributes(value)
