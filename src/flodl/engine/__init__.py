@@ -13,9 +13,11 @@ from .modes import enter_training, switch_modes
 from .non_finite import NonFinite, find_non_finite, report_skips_elsewhere
 from .program.outcome import outcome_of
 from .program.precision import computing_in
-from .rehearsal import carries_state, rehearse, sandbox, trial_copy, watch_outside
+from .rehearsal import carries_attributes, carries_state, rehearse, sandbox, trial_copy, watch_outside
 from .report import StepReport
 from .settings import Precision, Tail, TierChoice
+from .state.outside_objects import OutsideObjects, OutsideVariable
+from .state.plain_tensors import PlainTensor, plain_tensors_of
 from .step import TrainStep
 from .without_batch import update_without_batch
 
@@ -25,6 +27,9 @@ __all__ = [
     "MemoryUse",
     "NonFinite",
     "NotRestorable",
+    "OutsideObjects",
+    "OutsideVariable",
+    "PlainTensor",
     "Precision",
     "StepReport",
     "Tail",
@@ -34,6 +39,7 @@ __all__ = [
     "batch_text",
     "calm_collector",
     "capture",
+    "carries_attributes",
     "carries_state",
     "computing_in",
     "current_flags",
@@ -46,6 +52,7 @@ __all__ = [
     "no_waiting",
     "num_samples",
     "outcome_of",
+    "plain_tensors_of",
     "rehearse",
     "report_skips_elsewhere",
     "sandbox",

@@ -17,6 +17,7 @@ from .modes import enter_training
 from .program.outcome import outcome_of
 from .program.precision import computing_in
 from .state.outside import OutsideTensors
+from .state.plain_tensors import PlainTensor
 from .state.sandbox import restored_afterwards
 from .step import TrainStep
 
@@ -122,15 +123,45 @@ def carries_state(step: TrainStep, batch: tuple[Any, ...], tensors: Sequence[Ten
     """
     if any(isinstance(one, torch.nn.Parameter) for one in tensors):
         return True
+
+    def shift() -> None:
+        with torch.no_grad():
+            for one in tensors:
+                one.copy_(_shifted(one))
+
+    return _depends_on(step, batch, shift, lambda: tensors)
+
+
+def carries_attributes(step: TrainStep, batch: tuple[Any, ...], held: Sequence[PlainTensor]) -> bool:
+    """Return whether the loss of later steps depends on tensors that modules store as plain attributes."""
+
+    def shift() -> None:
+        for one in held:
+            one.assign(_shifted(one.tensor))
+
+    return _depends_on(step, batch, shift, lambda: [one.current for one in held])
+
+
+def _shifted(tensor: Tensor) -> Tensor:
+    """Return other values; a softmax would not notice if all of them were shifted equally."""
+    ramp = torch.linspace(1 / 64, 3 / 64, tensor.numel(), dtype=torch.float32, device=tensor.device)
+    return tensor.detach() * 0.5 + ramp.reshape(tensor.shape).to(tensor.dtype)
+
+
+def _depends_on(
+    step: TrainStep,
+    batch: tuple[Any, ...],
+    shift: Callable[[], None],
+    current: Callable[[], Sequence[Tensor]],
+) -> bool:
+    """Return whether other values change the loss of a step, and are not overwritten by it."""
     losses, results = [], []
     for is_changed in (False, True):
         with sandbox(step, *batch):
             if is_changed:
-                with torch.no_grad():
-                    for one in tensors:
-                        one.mul_(0.5).add_(1 / 64)
+                shift()
             loss, _ = rehearse(step, batch)
             losses.append(loss.detach().double())
-            results.append([one.detach().clone() for one in tensors])
+            results.append([one.detach().clone() for one in current()])
     is_same = all(torch.equal(one, other) for one, other in zip(*results))
     return not is_same and not torch.allclose(losses[0], losses[1], rtol=1e-5, atol=0.0, equal_nan=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -11,7 +11,17 @@ from torch import Tensor
 
 from flodl.core import log
 from flodl.core.rng_state import preserve_rng_state
-from flodl.engine import NotRestorable, carries_state, explained, rehearse, sandbox, watch_outside
+from flodl.engine import (
+    NotRestorable,
+    PlainTensor,
+    carries_attributes,
+    carries_state,
+    explained,
+    plain_tensors_of,
+    rehearse,
+    sandbox,
+    watch_outside,
+)
 from flodl.monitor import Monitor
 
 from .batches.batch_lists import hint_at_batches
@@ -39,11 +49,13 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
     monitor, stop_reason = run.reports.monitor, session.stop_reason
     muted = monitor.muted() if isinstance(monitor, Monitor) else nullcontext()
     outside = _watch_unsaved(run)
+    plain = plain_tensors_of(session.model) if _saves(run) else []
     try:
         with sandbox(session.train_step, batch, evaluated, evaluator.outputs, *metrics, *states), muted:
             names, matrices = _trained_names(run, batch), list[str]()
             written = {} if outside is None else outside.written()
             drawn = [] if outside is None else outside.drawn()
+            plain = [one for one in plain if one.is_changed]
             if evaluated is not None:
                 with hint_at_batches(eval_data):
                     found, matrices = evaluator.names_of(*evaluated)
@@ -56,6 +68,7 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
     if names is not None:
         _check_watched(run, names, [f"eval_{name}" for name in matrices])
         _report_unsaved(run, batch, written)
+        _report_plain(run, batch, plain)
         if drawn:
             run.reports.warn(
                 f"the step function draws from {' and '.join(map(repr, drawn))}, a generator of its own, "
@@ -96,10 +109,14 @@ def _trained_names(run: Run, batch: Any) -> set[str] | None:
     return {"loss", "lr", *skipped, *values}
 
 
+def _saves(run: Run) -> bool:
+    settings = run.session.settings
+    return run.saver is not None and bool(settings.save_every or settings.save_every_steps)
+
+
 def _watch_unsaved(run: Run) -> Any:
     """Return the tensors that the step function reaches and no save contains; None if nothing is saved."""
-    settings = run.session.settings
-    if run.saver is None or not (settings.save_every or settings.save_every_steps):
+    if not _saves(run):
         return None
     held = [hook for hook in run.hooks.all if hasattr(hook, "state_dict")]
     try:
@@ -123,6 +140,23 @@ def _report_unsaved(run: Run, batch: Any, written: Mapping[str, list[Tensor]]) -
             "nor the optimizer and is in no save: a resumed run would continue with its initial value. Make "
             "it a submodule or buffer of the model, or save it with a hook that has state_dict and "
             "load_state_dict."
+        )
+
+
+def _report_plain(run: Run, batch: Any, changed: Sequence[PlainTensor]) -> None:
+    """Warn about tensors of modules that the step updates and uses, and that are not buffers."""
+    step, arguments = run.session.train_step, as_arguments(batch)
+    try:
+        found = [one.path for one in changed if carries_attributes(step, arguments, [one])]
+    except Exception as error:
+        log.debug("the search for tensors that are not buffers: %s: %s", type(error).__name__, error)
+        return
+    if found:
+        name = found[0].rpartition(".")[2]
+        run.reports.warn(
+            f"the step updates {' and '.join(map(repr, found))} of the model, a plain tensor, which is in no "
+            "save: a resumed run would continue with its initial value. Register it as a buffer, "
+            f"self.register_buffer({name!r}, …)."
         )
 
 

@@ -164,6 +164,8 @@ def begin_epoch(run: Run, loader: Loader) -> None:
         run.save_and_exit()
     if not session.model.training:
         enter_training(session.model)
+    if not run.progress.is_checked:
+        run.watch_unsaved(loader)
     if loader.position == 0:
         _report_second_end(run)
         _report_mixed_epoch(run, loader)

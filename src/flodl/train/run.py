@@ -43,6 +43,7 @@ from .result import FitResult
 from .saving.changed_record import nothing_left
 from .saving.directory import RunDirectory
 from .saving.saver import Saver
+from .saving.unsaved import UnsavedState
 from .session import Session
 from .step_metrics import step_metrics
 
@@ -256,6 +257,19 @@ class Run:
                 self.hooks.check_states()
                 for warning in unsaved_schedulers(self.hooks.all):
                     self.reports.warn(warning)
+
+    def watch_unsaved(self, loader: Loader) -> None:
+        """Report, when the first bundles are saved, what the run has changed and they do not contain."""
+        settings, saver = self.session.settings, self.saver
+        if saver is None or not (settings.save_every or settings.save_every_steps):
+            return
+        watched = UnsavedState(self.session, self.hooks.all, self.evaluator.step_fn, loader)
+
+        def report() -> None:
+            for warning in watched.warnings():
+                self.reports.warn(warning)
+
+        saver.before_save = report
 
     def report_no_evaluation(self) -> None:
         """Report what a run without evaluation leaves unused; the dry pass rejects a metric that is missing.

@@ -26,7 +26,7 @@ class OutsideTensors:
         restored = set(map(id, Reachable([function], exclude=known, most=MAX_OBJECTS)))
         self._tensors: list[tuple[str, SavedTensor]] = []
         self._generators: list[tuple[str, Any, Any]] = []
-        for name, value in _variables(function, set()):
+        for name, value in variables_of(function, set()):
             found = Reachable([value], exclude=known, most=MAX_OBJECTS)
             for one in found:
                 if (
@@ -36,12 +36,12 @@ class OutsideTensors:
                     and not one.is_inference()
                 ):
                     self._tensors.append((name, SavedTensor(one, (), ())))
-                elif (state := _state_of(one)) is not None:
+                elif (state := generator_state(one)) is not None:
                     self._generators.append((name, one, state))
 
     def drawn(self) -> list[str]:
         """Return the variables with a generator of random numbers that was drawn from since."""
-        changed = [name for name, one, before in self._generators if _state_of(one) != before]
+        changed = [name for name, one, before in self._generators if generator_state(one) != before]
         return list(dict.fromkeys(changed))
 
     def written(self) -> dict[str, list[Tensor]]:
@@ -55,18 +55,20 @@ class OutsideTensors:
         return found
 
 
-def _state_of(generator: Any) -> Any:
+def generator_state(generator: Any) -> Any:
     """Return the state of a generator of Python, NumPy or torch; None for anything else."""
     if isinstance(generator, random.Random):
         return generator.getstate()
     if isinstance(generator, np.random.Generator):
         return str(generator.bit_generator.state)
+    if isinstance(generator, np.random.RandomState):
+        return str(generator.get_state(legacy=False))
     if isinstance(generator, torch.Generator):
         return generator.get_state().tolist()
     return None
 
 
-def _variables(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
+def variables_of(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
     """Yield the variables that a function reads from outside, also those of functions that it calls."""
     if id(function) in seen:
         return
@@ -76,7 +78,7 @@ def _variables(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
         yield from ((f"argument {index}", value) for index, value in enumerate(function.args))
         function = function.func
     if isinstance(function, MethodType):
-        yield from _variables(function.__func__, seen)
+        yield from variables_of(function.__func__, seen)
         function = function.__self__
     if not isinstance(function, FunctionType):
         if has_attributes(function):
@@ -88,7 +90,7 @@ def _variables(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
     found |= {name: value for name, value in function.__globals__.items() if name in read}
     for name, value in found.items():
         if isinstance(value, FunctionType):
-            yield from _variables(value, seen)
+            yield from variables_of(value, seen)
         else:
             yield name, value
 

@@ -111,7 +111,7 @@ def plain_attributes(value: Any) -> dict[str, Any]:
     attributes: dict[str, Any] = getattr(value, "__dict__", {})
     if isinstance(value, nn.Module):
         attributes = {name: each for name, each in attributes.items() if name not in _TORCH_ATTRIBUTES}
-    if slots := slots_of(type(value)):
+    if slots := slots_of(value):
         attributes = dict(attributes)
         for name, one in slots.items():
             with suppress(AttributeError):  # it is not assigned yet
@@ -119,9 +119,14 @@ def plain_attributes(value: Any) -> dict[str, Any]:
     return attributes
 
 
+def slots_of(value: Any) -> dict[str, MemberDescriptorType]:
+    """Return the attributes of an object of the user that are in `__slots__`, with their descriptors."""
+    kind: Any = type(value)
+    return _slots_of_class(kind)
+
+
 @cache
-def slots_of(kind: type) -> dict[str, MemberDescriptorType]:
-    """Return the attributes of a user-defined class that are in `__slots__`, with their descriptors."""
+def _slots_of_class(kind: type) -> dict[str, MemberDescriptorType]:
     own = [vars(one) for one in kind.__mro__ if _is_user_code(one)]
     return {name: one for each in own for name, one in each.items() if isinstance(one, MemberDescriptorType)}
 
@@ -132,7 +137,7 @@ def has_attributes(value: Any) -> bool:
     if isinstance(value, type | FunctionType | MethodType | ModuleType | Tensor):
         return False
     if not hasattr(value, "__dict__"):
-        return bool(slots_of(kind))
+        return bool(slots_of(value))
     return (
         isinstance(value, nn.Module | Optimizer | queue.Queue) or is_dataclass(value) or _is_user_code(kind)
     )

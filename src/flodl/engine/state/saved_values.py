@@ -128,7 +128,7 @@ class SavedAttributes(SavedValue):
         """Set an attribute without calling a `__setattr__` of the user."""
         if isinstance(self.value, type):
             type.__setattr__(self.value, name, one)
-        elif slot := slots_of(type(self.value)).get(name):
+        elif slot := slots_of(self.value).get(name):
             slot.__set__(self.value, one)
         else:
             self.value.__dict__[name] = one
@@ -136,7 +136,7 @@ class SavedAttributes(SavedValue):
     def _delete(self, name: str) -> None:
         if isinstance(self.value, type):
             type.__delattr__(self.value, name)
-        elif slot := slots_of(type(self.value)).get(name):
+        elif slot := slots_of(self.value).get(name):
             slot.__delete__(self.value)
         else:
             del self.value.__dict__[name]

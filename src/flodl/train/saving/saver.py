@@ -38,6 +38,8 @@ class Saver:
         self._stop_request, self._settle = stop_request, settle
         # The updates and epochs of the last save.
         self._saved_at: tuple[int, int] | None = None
+        # Called before a bundle is collected, to look for what it lacks.
+        self.before_save: Callable[[], None] = lambda: None
         self._has_checked_optimizer = not session.settings.dry_pass
 
     def check_space(self, epochs: int) -> None:
@@ -91,6 +93,7 @@ class Saver:
         if not self._stop_request:
             # Before this save replaces the previous one, or the policy deletes it.
             self.call_hooks()
+            self.before_save()
         parts = collect_parts(session, self._cursor, self._hooks)
         parts["trainer"]["run"] = directory.identity.saved()
         model = session.model
