@@ -15,7 +15,6 @@ from .manifest.command_kind import Kind, kind_or_none
 from .manifest.document import Leaf, Table
 from .manifest.loader import Manifest
 from .manifest.lookup import Target
-from .manifest.render import flow
 from .project_summary import summary_of
 
 Rows = list[tuple[str, str]]
@@ -72,7 +71,9 @@ def _write_path(formatter: click.HelpFormatter, target: Target, prefix: str) -> 
     _write_options(formatter, schema)
     _write_entry(formatter, manifest)
     settings = collect_settings(manifest.document, None, schema, project=manifest.project)
-    _write_rows(formatter, "Defaults", [(one.path, f"{flow(one.value)}  ({one.origin})") for one in settings])
+    _write_rows(
+        formatter, "Defaults", [(one.path, f"{one.shown(schema)}  ({one.origin})") for one in settings]
+    )
 
 
 def _write_preset(formatter: click.HelpFormatter, target: Target, prefix: str) -> None:
@@ -83,7 +84,7 @@ def _write_preset(formatter: click.HelpFormatter, target: Target, prefix: str) -
     _write_description(formatter, target.spec.value("description"))
     _write_rows(formatter, "Arguments", [(_placeholder(one), _description(one)) for one in arguments])
     settings = collect_settings(manifest.document, target.spec, schema, project=manifest.project)
-    _write_rows(formatter, "Values", [(one.path, f"{flow(one.value)}  ({one.origin})") for one in settings])
+    _write_rows(formatter, "Values", [(one.path, f"{one.shown(schema)}  ({one.origin})") for one in settings])
     words = str(manifest.document.value("entry") or "").split()
     for one in settings:
         words += one.words(schema)

@@ -37,14 +37,17 @@ def show(ctx: click.Context, env: str | None, as_json: bool) -> int:
     ENV names an overlay (fdl.ENV.yml) and takes precedence over --env and FDL_ENV. Unknown keys are shown
     too, and reported on standard error. Nothing of the project is executed.
     """
+    from flodl.cli.execution.received import as_received
+
     manifest = _manifest(ctx, env)
+    document = as_received(manifest)
     if as_json:
-        click.echo(json.dumps(origins_of(manifest.document, manifest.project), indent=2))
+        click.echo(json.dumps(origins_of(document, manifest.project), indent=2))
     else:
         if manifest.overlay:
             source = f" ({manifest.overlay_source})" if manifest.overlay_source else ""
             click.echo(f"# environment: {manifest.overlay}{source}")
-        click.echo(as_yaml(manifest.document, manifest.project), nl=False)
+        click.echo(as_yaml(document, manifest.project), nl=False)
     return _report(unknown_keys(manifest))
 
 

@@ -159,7 +159,10 @@ def _facts(plan: Plan) -> dict[str, Any]:
 
 
 def _page(plan: Plan) -> str:
-    rows = [(f"{name}: {flow(entry['value'])}", entry["origin"]) for name, entry in plan.table.items()]
+    rows = [
+        (f"{name}: {entry.get('written') or flow(entry['value'])}", entry["origin"])
+        for name, entry in plan.table.items()
+    ]
     column = max([12, *(len(text) for text, _ in rows)]) + 2
     lines = [f"# {shlex.join(plan.command)}", f"# in {plan.folder}"]
     return "\n".join([*lines, *(f"{text:<{column}}# {origin}" for text, origin in rows)])

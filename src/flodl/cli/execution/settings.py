@@ -14,6 +14,7 @@ from flodl.cli.args.schema import Schema
 from flodl.cli.manifest.document import Leaf, Node, Origin, Table, leaves, plain
 from flodl.cli.manifest.merge import merge_all
 from flodl.cli.manifest.option_names import FLAGS, option_name
+from flodl.cli.manifest.render import as_written, flow
 
 from .values import arguments_in, convert, convert_setting, options_in, variable_for, variable_value
 
@@ -42,16 +43,24 @@ class Setting:
         >>> [setting.value_for(Parameter("name", "option", kind)) for kind in ("string", "float")]
         ['1.10', 1.1]
         """
+        written = self.written_for(option)
+        if isinstance(written, tuple):
+            return [item if text is None else text for item, text in zip(self.value, written)]
+        return self.value if written is None else written
+
+    def written_for(self, option: Parameter | None) -> str | tuple[str | None, ...] | None:
+        """Return the text of each number that is passed as it was written, or None."""
         if option is not None and option.scalar in ("int", "float", "bool"):
-            return self.value
+            return None
         # Of an unknown option, only what any program reads as the same number: not 0x1F and not .inf.
-        is_list = isinstance(self.value, list) and isinstance(self.written, tuple)
-        pairs = zip(self.value, self.written or ()) if is_list else [(self.value, self.written)]
-        found = [
-            text if isinstance(text, str) and (option or _DECIMAL.match(text)) else item
-            for item, text in pairs
-        ]
-        return found if is_list else found[0]
+        written = self.written if isinstance(self.written, tuple) else (self.written,)
+        texts = tuple(text if text and (option or _DECIMAL.match(text)) else None for text in written)
+        return texts if isinstance(self.written, tuple) else texts[0]
+
+    def shown(self, schema: Schema | None) -> str:
+        """Return the value as YAML, with the text of each number that is passed as it was written."""
+        option = schema.options.get(self.flag) if schema else None
+        return flow(as_written(self.value, self.written_for(option)))
 
     def words(self, schema: Schema | None) -> list[str]:
         """Return the words for the command line. A setting that is off or null has none."""
@@ -211,6 +220,8 @@ def resolve_values(
             known = options.get(setting.flag)
             value = convert_setting(setting.value_for(known), known) if known else setting.value
             table[setting.flag] = {"value": value, "origin": setting.origin}
+            if not known and (text := setting.shown(None)) != flow(value):
+                table[setting.flag]["written"] = text
     for flag, option in options.items():
         if with_environment and (variable := variable_for(flag, schema)):
             table[flag] = {"value": variable_value(variable, option), "origin": f"${variable}"}

@@ -19,12 +19,33 @@ _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"}
 Line = tuple[str, str]  # text, and the origin that is its comment
 
 
+class _Verbatim(str):
+    """The text of a number, which is not quoted."""
+
+
+def as_written(value: Any, written: str | tuple[str | None, ...] | None) -> Any:
+    """Return a value that `flow` shows with the text of a number, or of those in a list.
+
+    >>> flow(as_written(7, "007")), flow(as_written([1.1, "a"], ("1.10", None)))
+    ('007', '[1.10, a]')
+    """
+    if isinstance(written, tuple):
+        return [item if text is None else _Verbatim(text) for item, text in zip(value, written)]
+    return value if written is None else _Verbatim(written)
+
+
 def origins_of(document: Table, folder: Path) -> dict[str, dict[str, Any]]:
-    """Return every leaf as `{path: {"value": …, "origin": "fdl.yml:12"}}`."""
-    return {
-        dotted(path): {"value": leaf.value, "origin": leaf.origin.relative_to(folder)}
-        for path, leaf in leaves(document)
-    }
+    """Return every leaf as `{path: {"value": …, "origin": "fdl.yml:12"}}`.
+
+    `written` is added for a number that is passed with a different text.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for path, leaf in leaves(document):
+        found[dotted(path)] = {"value": leaf.value, "origin": leaf.origin.relative_to(folder)}
+        text = flow(as_written(leaf.value, leaf.written))
+        if text != flow(leaf.value):
+            found[dotted(path)]["written"] = text
+    return found
 
 
 def as_yaml(document: Table, folder: Path) -> str:
@@ -45,7 +66,7 @@ def _entry_lines(head: str, node: Node, indent: int, folder: Path) -> Iterator[L
         yield from _table_lines(node, indent + 2, folder)
         return
     origin = node.origin.relative_to(folder)
-    value = node.value if isinstance(node, Leaf) else {}
+    value = as_written(node.value, node.written) if isinstance(node, Leaf) else {}
     if isinstance(value, list) and value:
         inline = flow(value)
         plain_items = not any(isinstance(item, (list, dict)) for item in value)
@@ -97,7 +118,7 @@ def scalar(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, float):
         return _float(value)
-    if not isinstance(value, str):
+    if not isinstance(value, str) or isinstance(value, _Verbatim):
         return str(value)
     return f'"{_escaped(value)}"' if _is_ambiguous(value) else value
 
