@@ -6,7 +6,7 @@ from .capture.function import Captured, capture
 from .device.gc_and_sync import Collector, calm_collector, no_waiting
 from .device.memory import MemoryUse, forget_peaks, memory_use
 from .device.torch_flags import current_flags, set_flags
-from .errors import NotRestorable
+from .errors import NoGradient, NotRestorable
 from .mistakes.batch_text import batch_text
 from .mistakes.explain import explained
 from .modes import enter_training, switch_modes
@@ -25,6 +25,7 @@ __all__ = [
     "Captured",
     "Collector",
     "MemoryUse",
+    "NoGradient",
     "NonFinite",
     "NotRestorable",
     "OutsideObjects",

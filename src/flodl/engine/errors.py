@@ -17,6 +17,10 @@ class NotRestorable(StepError):
     """The step may change something that cannot be restored; the message names it."""
 
 
+class NoGradient(StepError):
+    """No parameter of the optimizer received a gradient."""
+
+
 class StepCallError(StepError, TypeError):
     """The step function cannot be called with the batch; a TypeError, as in plain Python."""
 

@@ -141,6 +141,45 @@ def test_without_a_falling_loss_there_is_no_suggestion():
     assert FindLrResult.of([1e-3] * 3, [1.0, float("nan"), float("nan")]).suggestion is None
 
 
+def noisy_losses(fall, noise, seed):
+    source = torch.Generator().manual_seed(seed)
+    at = torch.linspace(-7.0, 0.0, 100)
+    losses = 10 - fall * torch.sigmoid(4 * (at + 2.5)) + noise * torch.randn(100, generator=source)
+    return [10.0 ** float(one) for one in at], losses.tolist()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_noisy_losses_suggest_a_rate_at_which_the_loss_has_moved(seed):
+    result = FindLrResult.of(*noisy_losses(6.0, 2.0, seed))
+    assert 3e-4 < result.suggestion < 0.1
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_losses_that_are_only_noise_suggest_nothing(seed):
+    assert FindLrResult.of(*noisy_losses(0.0, 2.0, seed)).suggestion is None
+
+
+def test_a_fall_that_may_be_noise_is_reported_with_what_to_do():
+    result = FindLrResult.of(*noisy_losses(1.0, 3.0, 0))
+    assert result.suggestion is None
+    assert "differ more than the loss falls. Use larger batches, accumulate=, or more num_steps" in str(
+        result
+    )
+
+
+def test_a_step_function_that_uses_a_global_model_is_named(data):
+    model = nn.Linear(8, 4)
+    trainer = Trainer(
+        model,
+        lambda _, x, y: cross_entropy(model(x), y),
+        optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1),
+        device="cpu",
+        monitor=False,
+    )
+    with pytest.raises(TrainError, match=r"trains a copy of the model.*such as a global one"):
+        trainer.find_lr(data, 32)
+
+
 def test_smoothing_does_not_shift_a_falling_loss():
     falling = [float(100 - at) for at in range(100)]
     assert smooth(falling) == pytest.approx(falling)

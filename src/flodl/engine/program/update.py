@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from flodl.core import StepError
 from flodl.optim import clip_grad_norm, clip_grad_value
 from flodl.optim.clipping import gradient_values
 
+from ..errors import NoGradient
 from ..mistakes.optimizer_calls import REMEMBERED_UPDATES, LeftGradient, OptimizerCalls
 from ..mistakes.parameters import check_first_gradients
 from ..optimizer.adam import FastAdam
@@ -151,7 +151,7 @@ class Updater:
     def check_first_update(self, model: nn.Module) -> None:
         """Raise if the optimizer has other parameters than the model."""
         if not self.with_gradient():
-            raise StepError(
+            raise NoGradient(
                 "no parameter of the optimizer received a gradient, so nothing would be learned. Either the "
                 "optimizer has different tensors than the model: pass model.parameters() after the model "
                 "was moved or copied. Or the loss does not depend on them: they are frozen, or cut off by "

@@ -13,7 +13,7 @@ from flodl.core import TrainError, log
 from flodl.core.integers import is_integer
 from flodl.core.rng_state import preserve_rng_state
 from flodl.data import Loader
-from flodl.engine import NotRestorable, TrainStep, report_skips_elsewhere, sandbox, trial_copy
+from flodl.engine import NoGradient, NotRestorable, TrainStep, report_skips_elsewhere, sandbox, trial_copy
 
 from ..batches.loaders import Loaders
 from ..evaluation.evaluator import as_arguments
@@ -49,6 +49,12 @@ def find_lr(
         report_skips_elsewhere(step)
         try:
             losses, stopped = _train(step, loader, rates, stop_factor)
+        except NoGradient as error:
+            raise TrainError(
+                "find_lr trains a copy of the model, and none of its parameters received a gradient: the "
+                "step function uses a different model than its first argument, such as a global one. Use the "
+                "first argument. If it does, the loss does not depend on the parameters of the optimizer."
+            ) from error
         finally:
             step.close()
     return FindLrResult.of(rates[: len(losses)], losses, stopped=stopped)
