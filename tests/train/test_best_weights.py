@@ -69,6 +69,45 @@ def test_a_metric_of_averaged_weights_loads_the_averages(make, data, tmp_path):
     assert trainer.evaluate(data)["loss"] == pytest.approx(bundle.metrics["eval_ema_loss"], rel=1e-4)
 
 
+def test_the_average_is_that_of_the_best_save_too(make, data, tmp_path):
+    trainer, _ = run(make, data, tmp_path / "run", keep=last(1) | best("eval_loss"), ema=0.5)
+    bundle = trainer.restore_best()
+    values = trainer.evaluate(data)
+    assert values["loss"] == pytest.approx(bundle.metrics["eval_loss"])
+    assert values["ema_loss"] == pytest.approx(bundle.metrics["eval_ema_loss"], rel=1e-4)
+
+
+def test_a_save_without_an_average_is_reported(make, data, tmp_path, capsys):
+    run(make, data, tmp_path / "run", keep=best("eval_loss"))
+    model = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    again = make(model, checkpoint_dir=tmp_path / "run", keep=best("eval_loss"), ema=0.5, monitor=None)
+    bundle = again.restore_best()
+    assert again.evaluate(data)["ema_loss"] == pytest.approx(bundle.metrics["eval_loss"])
+    captured = capsys.readouterr()
+    assert "the save has no average (ema), which starts again from these weights" in (
+        captured.err + captured.out
+    )
+
+
+def test_a_save_that_cannot_be_read_is_named(make, data, tmp_path, capsys):
+    trainer, _ = run(make, data, tmp_path / "run", keep=last(1) | best("eval_loss"))
+    damaged = trainer.restore_best().path / "manifest.json"
+    damaged.write_text(damaged.read_text().replace('"step"', '"Step"'))
+    capsys.readouterr()
+    assert trainer.restore_best().path != damaged.parent
+    err = capsys.readouterr().err
+    assert f"skipping a bundle, which may be the best one: the bundle {str(damaged.parent)!r}" in err
+    assert "not kept" not in err
+
+
+def test_an_error_names_the_saves_if_none_can_be_read(make, data, tmp_path):
+    trainer, _ = run(make, data, tmp_path / "run", keep=last(1))
+    for manifest in tmp_path.glob("run/bundles/*/manifest.json"):
+        manifest.write_text("{")
+    with pytest.raises(TrainError, match=r"has no bundle that can be read: .*step"):
+        trainer.restore_best("loss")
+
+
 def test_a_better_epoch_that_was_not_kept_is_reported(make, data, tmp_path, capsys):
     trainer, _ = run(make, data, tmp_path / "run", keep=last(1))
     trainer.restore_best()

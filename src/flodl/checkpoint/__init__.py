@@ -4,8 +4,8 @@ from .background.file_writer import FileWriter
 from .background.snapshot import Snapshot, snapshot_cpu
 from .background.writer import BackgroundWriter, Saved
 from .bundles.bundle import check_parts, clean_bundles, read_bundle, save_bundle, verify_bundle
-from .bundles.listing import best_bundle, latest_bundle, list_bundles, prune_bundles
-from .bundles.manifest import Bundle, Latest, is_bundle, read_manifest, step_and_revision
+from .bundles.listing import best_bundle, damaged_bundles, latest_bundle, list_bundles, prune_bundles
+from .bundles.manifest import Bundle, Latest, is_bundle, newest_folder, read_manifest, step_and_revision
 from .bundles.retention import Policy, best, every, keep, last
 from .codec import decode, encode
 from .files.by_order import load_by_order
@@ -37,6 +37,7 @@ __all__ = [
     "check_parts",
     "checkpoint_keys",
     "clean_bundles",
+    "damaged_bundles",
     "decode",
     "encode",
     "every",
@@ -48,6 +49,7 @@ __all__ = [
     "load_by_order",
     "load_checkpoint",
     "migrate_checkpoint",
+    "newest_folder",
     "prune_bundles",
     "read_bundle",
     "read_checkpoint",

@@ -9,7 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flodl.checkpoint import Bundle, best_bundle, check_loadable, list_bundles, read_bundle
+from flodl.checkpoint import (
+    Bundle,
+    best_bundle,
+    check_loadable,
+    damaged_bundles,
+    newest_folder,
+    read_bundle,
+)
 from flodl.core import CheckpointError, TrainError
 from flodl.core.metric_modes import Mode, mode_of_metric
 
@@ -32,13 +39,13 @@ def restore_best(run: Run, metric: str | None, mode: Mode | None) -> Bundle:
     directory.wait()
     name, own_mode = _watched(run, metric)
     mode = mode or own_mode or run.evaluator.modes.get(name) or mode_of_metric(name)
-    if not directory.bundles.is_dir() or not list_bundles(directory.bundles):
+    if newest_folder(directory.bundles) is None:
         raise TrainError(f"restore_best: {str(directory.bundles)!r} has no saves yet. Train first.")
     try:
         bundle = best_bundle(directory.bundles, name, mode=mode)
     except CheckpointError as error:
         raise TrainError(f"restore_best: {error}") from error
-    _load(run, bundle, is_average="ema_" in name)
+    lacks_average = _load(run, bundle, is_average="ema_" in name)
     if better := _better(run.session.history, name, mode, bundle):
         run.reports.warn(
             f"restore_best: epoch {better['epoch']} has a better {name!r} ({better[name]:g}) than the best "
@@ -46,6 +53,8 @@ def restore_best(run: Run, metric: str | None, mode: Mode | None) -> Bundle:
             f"keep=last(1) | best({name!r}))."
         )
     message = f"restored the weights of step {bundle.step}, with {name} {bundle.metrics[name]:g}"
+    if lacks_average:
+        message += "; the save has no average (ema), which starts again from these weights"
     run.reports.event("alert", message=message, level="info")
     return bundle
 
@@ -68,12 +77,15 @@ def _watched(run: Run, metric: str | None) -> tuple[str, Mode | None]:
     return name, dict(reversed(known)).get(name)
 
 
-def _load(run: Run, bundle: Bundle, *, is_average: bool) -> None:
-    """Load the weights that a metric was measured with: those of the model, or their average."""
-    model, part = run.session.model, "average" if is_average and "average" in bundle.parts else "model"
-    extra = [name for name in ("buffers",) if name in bundle.parts]
-    parts = read_bundle(bundle, parts=[part, *extra])
-    saved: Mapping[str, Any] = parts[part]
+def _load(run: Run, bundle: Bundle, *, is_average: bool) -> bool:
+    """Load the weights that a metric was measured with, those of the model or their average, and the average.
+
+    Return whether the trainer has an average and the bundle has none.
+    """
+    model, average = run.session.model, run.session.average
+    parts = read_bundle(bundle, parts=[one for one in ("model", "average", "buffers") if one in bundle.parts])
+    averages = parts.get("average")
+    saved: Mapping[str, Any] = averages if is_average and averages else parts["model"]
     wanted = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     if missing := [name for name in wanted if name not in saved]:
         raise TrainError(f"restore_best: the save has no {missing[0]!r}. It belongs to a different model.")
@@ -81,12 +93,18 @@ def _load(run: Run, bundle: Bundle, *, is_average: bool) -> None:
     with torch.no_grad():
         model.load_state_dict(dict(saved))
     restore_buffers(model, parts.get("buffers") or {}, run.session.device)
+    if average is None:
+        return False
+    average.load_state_dict(averages or dict(model.named_parameters()))
+    return not averages
 
 
 def _better(
     history: Sequence[Mapping[str, Any]], name: str, mode: Mode, bundle: Bundle
 ) -> Mapping[str, Any] | None:
     """Return the epoch of the history that is better than a bundle, if any."""
+    if damaged_bundles(bundle.path.parent):
+        return None  # its save may be one of these, which are reported
     rows = [row for row in history if isinstance(row.get(name), int | float) and not math.isnan(row[name])]
     if not rows:
         return None

@@ -387,8 +387,8 @@ class Trainer(CheckedAttributes):
         """Load the weights of the best kept save into the model, and return its bundle.
 
         By default the metric is that of `keep=best(…)` or of `EarlyStopping`, else "eval_loss". For a
-        metric of averaged weights, such as "eval_ema_loss", the averages are loaded. The optimizer does not
-        change.
+        metric of averaged weights, such as "eval_ema_loss", the averages are loaded. With `ema`, the average
+        is that of the save, too. The optimizer does not change.
         """
         self._refuse_average("restore_best")
         return restore_best(self._run, metric, mode)

@@ -24,14 +24,26 @@ def list_bundles(root: str | os.PathLike[str]) -> list[Bundle]:
     A folder that does not exist raises, and so does one that is a bundle itself or a run with a folder of
     bundles.
     """
+    return _readable(expand_user(root))[0]
+
+
+def damaged_bundles(root: str | os.PathLike[str]) -> list[str]:
+    """Return why bundles in a folder cannot be listed; file contents are not read."""
+    return _readable(expand_user(root))[1]
+
+
+def _readable(root: Path) -> tuple[list[Bundle], list[str]]:
+    """Return the bundles by step, newest revisions only, and what is wrong with those that are left out."""
     found: dict[int, Bundle] = {}
-    for folder in _newest_first(expand_user(root)):
+    damaged: list[str] = []
+    for folder in _newest_first(root):
         try:
             bundle = read_manifest(folder)
-        except DamagedError:
+        except DamagedError as error:
+            damaged.append(error.what)
             continue
         found.setdefault(bundle.step, bundle)
-    return sorted(found.values(), key=lambda bundle: bundle.step)
+    return sorted(found.values(), key=lambda bundle: bundle.step), damaged
 
 
 def latest_bundle(root: str | os.PathLike[str], *, verify: bool = True, missing_ok: bool = False) -> Latest:
@@ -62,15 +74,20 @@ def best_bundle(root: str | os.PathLike[str], metric: str, *, mode: Mode | None 
     weights.
     """
     folder = expand_user(root)
-    bundles = list_bundles(folder / "bundles" if (folder / "bundles").is_dir() else folder)
+    bundles, damaged = _readable(folder / "bundles" if (folder / "bundles").is_dir() else folder)
+    if not bundles and damaged:
+        raise CheckpointError(f"{str(root)!r} has no bundle that can be read: {'; '.join(damaged)}")
     if not bundles:
         raise CheckpointError(f"{str(root)!r} has no bundles. Pass the folder of a run.")
+    for reason in damaged:
+        log.warn("skipping a bundle, which may be the best one: %s", reason)
     chosen = best(metric, mode=mode).choose(bundles)
     if not chosen:
         known = sorted({name for bundle in bundles for name in bundle.metrics})
         hint = suggestion(metric, known, known_as="metrics")
         raise CheckpointError(f"none of {len(bundles)} bundles has a value of {metric!r}. {hint}")
-    _report_better(bundles[-1], chosen[0], metric, mode_of_metric(metric) if mode is None else mode)
+    if not damaged:
+        _report_better(bundles[-1], chosen[0], metric, mode_of_metric(metric) if mode is None else mode)
     return chosen[0]
 
 
