@@ -19,6 +19,7 @@ from flodl.optim import ScheduleBridge
 
 from .batches.batch_lists import hint_at_batches
 from .batches.loaders import num_batches
+from .callbacks.watched import never_measured
 from .dry_pass import dry_pass
 from .evaluation.metrics import components_of
 from .evaluation.modes import modes_of
@@ -268,6 +269,9 @@ def end_epoch(run: Run, eval_data: Any) -> None:
     if (rate := learning_rate(session.optimizer)) != row["lr"]:
         # A hook changed it; a row contains the rate of the next update.
         row["lr"] = metrics["lr"] = rate
+    if session.epochs == run.progress.total_epochs:
+        for warning in never_measured(run.watched, session.history, run.hooks.all):
+            run.reports.warn(warning)
     if run.reports.current is not None:
         tables = run.progress.tables
         hidden = components_of(tables)

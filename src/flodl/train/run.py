@@ -28,7 +28,14 @@ from .batches.recent import RecentBatches
 from .callbacks.dispatch import Hooks
 from .callbacks.schedulers import idle_scheduler, unsaved_schedulers
 from .callbacks.standard import MetricWatcher
-from .callbacks.watched import all_watched, late_phases, may_add_metrics, notes_of, without_evaluation
+from .callbacks.watched import (
+    all_watched,
+    how_added,
+    late_phases,
+    may_add_metrics,
+    notes_of,
+    without_evaluation,
+)
 from .checks.start import warnings_at_start
 from .evaluation.evaluator import Evaluator
 from .evaluation.modes import preserve_modes
@@ -115,6 +122,7 @@ class Run:
         for hook in hooks.all:
             if isinstance(hook, MetricWatcher):
                 hook.adopt_modes(evaluator.modes)
+                hook.added = how_added(hook.metric, hooks.all)
         recent = RecentBatches(session, self.cursor)
         self.nonfinite = NonFinitePolicy(session, directory, recent, self.reports.warn)
         self.saver: Saver | None = None
@@ -264,10 +272,11 @@ class Run:
         if saver is None or not (settings.save_every or settings.save_every_steps):
             return
         watched = UnsavedState(self.session, self.hooks.all, self.evaluator.step_fn, loader)
+        warn = self.reports.warn  # without a reference to the run, which is freed with its trainer
 
         def report() -> None:
             for warning in watched.warnings():
-                self.reports.warn(warning)
+                warn(warning)
 
         saver.before_save = report
 

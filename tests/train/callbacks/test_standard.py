@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from flodl.checkpoint import best, best_bundle, list_bundles
+from flodl.checkpoint import best, best_bundle, last, list_bundles
 from flodl.core import TrainError
 from flodl.train import EarlyStopping, Phase, ReduceOnPlateau
 
@@ -136,3 +136,25 @@ def test_a_direction_that_the_name_decides_is_reported_without_a_monitor(make, d
     trainer.fit(data, epochs=3, batch_size=8)
     assert f"EarlyStopping({name!r}): {better} is better" in capsys.readouterr().out
     assert trainer.stop_reason == f"{name} has not improved for 1 epoch (best 0; {better} is better)"
+
+
+def test_a_metric_that_a_hook_adds_every_second_epoch_can_be_watched(make, data, tmp_path):
+    def on_epoch_end(epoch, metrics):
+        if epoch % 2:
+            metrics["fid"] = 1.0
+
+    hooks = [on_epoch_end, EarlyStopping("fid", patience=2), ReduceOnPlateau("fid", patience=9)]
+    trainer = make(hooks=hooks, checkpoint_dir=tmp_path / "run", keep=last(1) | best("fid"))
+    result = trainer.fit(data, epochs=9, batch_size=10)
+    assert ["fid" in row for row in result.history] == [False, True] * 3
+    assert trainer.restore_best("fid").metrics["fid"] == 1.0
+
+
+def test_a_metric_that_no_hook_ever_added_is_reported_at_the_end(make, data, capsys):
+    def on_epoch_end(epoch, metrics):
+        if epoch > 5:
+            metrics["fid"] = 1.0
+
+    make(hooks=[on_epoch_end, EarlyStopping("fid")]).fit(data, epochs=3, batch_size=10)
+    err = capsys.readouterr().err
+    assert err.count("EarlyStopping watches 'fid', which no epoch of this run has") == 1

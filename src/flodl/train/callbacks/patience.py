@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 from flodl.core import TrainError
 from flodl.core.integers import is_integer
 from flodl.core.metric_modes import Mode
-from flodl.core.paths import suggestion
+from flodl.core.paths import nearest, suggestion
+
+# Whether the hooks of a run add a metric: never, maybe, or certainly, because their code has its name.
+Added = Literal["never", "maybe", "named"]
 
 
 class Patience:
@@ -71,6 +74,15 @@ class Patience:
 def is_evaluated(name: str) -> bool:
     """Return whether a metric of an epoch comes from its evaluation."""
     return name.startswith("eval_")
+
+
+def is_awaited(name: str, known: Iterable[str], added: Added) -> bool:
+    """Return whether a hook may add a metric in a later epoch: its code names it, or it is no mere typo.
+
+    >>> is_awaited("fid", ["loss", "lr"], "maybe"), is_awaited("los", ["loss", "lr"], "maybe")
+    (True, False)
+    """
+    return added == "named" or (added == "maybe" and not nearest(name, list(known)))
 
 
 def metric_of(metrics: Mapping[str, float], name: str, who: str) -> float:

@@ -14,7 +14,7 @@ from flodl.graph import Graph
 
 from ..checks.calls import WrongCallError
 from .hooks import TrainerControls
-from .patience import Patience, is_evaluated, metric_of
+from .patience import Added, Patience, is_awaited, is_evaluated, metric_of
 
 
 class MetricWatcher:
@@ -30,6 +30,8 @@ class MetricWatcher:
         self._guess = guess_note(f"{who}({metric!r})", metric, mode)
         mode = mode_of_metric(metric) if mode is None else mode
         self.metric, self._patience = metric, Patience(who, patience, mode, tol)
+        # Whether another hook adds the metric, perhaps in some epochs only.
+        self.added: Added = "never"
 
     def adopt_modes(self, modes: Mapping[str, Mode]) -> None:
         """Take the direction of the metric from those that a trainer knows, unless it was given."""
@@ -71,11 +73,14 @@ class MetricWatcher:
     def value_in(self, metrics: Mapping[str, float], trainer: TrainerControls) -> float | None:
         """Return the watched metric, or raise an error that lists the existing names.
 
-        A loop may evaluate some epochs only; the others have no value and do not count.
+        A loop may evaluate some epochs only, and a hook may add a metric to some; the others have no value
+        and do not count.
         """
         if self.metric not in metrics:
             not_evaluated = is_evaluated(self.metric) and not any(map(is_evaluated, metrics))
             if not_evaluated or any(self.metric in row for row in trainer.history):
+                return None
+            if is_awaited(self.metric, metrics, self.added):
                 return None
         return metric_of(metrics, self.metric, self._patience.who)
 

@@ -11,7 +11,7 @@ from flodl.checkpoint import Policy
 from flodl.core import TrainError
 from flodl.core.paths import suggestion
 
-from .patience import is_evaluated
+from .patience import Added, is_evaluated
 from .standard import MetricWatcher, Phase
 
 # What a callback uses to add an item to a dictionary.
@@ -121,6 +121,46 @@ def may_add_metrics(callbacks: Iterable[Any]) -> bool:
     (False, True)
     """
     return any(_adds_items(code) for callback in callbacks for code in _codes(callback))
+
+
+def how_added(name: str, callbacks: Iterable[Any]) -> Added:
+    """Return whether the code of the callbacks adds a metric.
+
+    >>> class Adds:
+    ...     __module__ = "mine"
+    ...
+    ...     def on_epoch_end(self, metrics, epoch):
+    ...         if epoch % 2:
+    ...             metrics["fid"] = 1.0
+    >>> how_added("fid", [Adds()]), how_added("kid", [Adds()]), how_added("kid", [])
+    ('named', 'maybe', 'never')
+    """
+    codes = [code for callback in callbacks for code in _codes(callback)]
+    if not any(map(_adds_items, codes)):
+        return "never"
+    names = {name, name.removeprefix("eval_")}
+    return "named" if any(names.intersection(_texts(code)) for code in codes) else "maybe"
+
+
+def never_measured(
+    watched: Iterable[tuple[str, str]], history: Sequence[Collection[str]], callbacks: Sequence[Any]
+) -> Iterator[str]:
+    """Yield a warning for each metric that hooks were expected to add and that no epoch has.
+
+    >>> [*never_measured([("EarlyStopping", "fid")], [{"loss": 1.0}], [])]
+    []
+    """
+    known = sorted(set().union(*history))
+    for who, name in watched:
+        if name not in known and not lacks_evaluation(name, known) and how_added(name, callbacks) != "never":
+            hint = suggestion(name, known, known_as="metrics")
+            yield f"{who} watches {name!r}, which no epoch of this run has, so it had no effect. {hint}"
+
+
+def _texts(code: CodeType) -> set[str]:
+    """Return the string constants of code, with those of inner functions."""
+    inner = (one for one in code.co_consts if isinstance(one, CodeType))
+    return {one for one in code.co_consts if isinstance(one, str)}.union(*map(_texts, inner))
 
 
 def _codes(callback: Any) -> Iterator[CodeType]:

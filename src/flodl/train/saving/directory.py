@@ -192,8 +192,8 @@ class RunDirectory:
     ) -> bool:
         """Save a bundle in the background, or wait; return whether it was waited for and is on disk.
 
-        A metric that `keep` needs may be missing if it is one of `earlier` epochs, or if the epoch was not
-        evaluated: it was not measured.
+        A metric that `keep` needs may be missing if it is one of `earlier` epochs or of later ones, or if the
+        epoch was not evaluated: it was not measured.
         """
         if metrics:
             if not any(map(is_evaluated, metrics)):

@@ -9,6 +9,8 @@ from flodl.graph import Graph, structure_of
 
 from ..batches.cursor import BatchCursor
 from ..callbacks.dispatch import Hooks
+from ..callbacks.patience import is_awaited
+from ..callbacks.watched import how_added
 from ..faults.signals import StopRequest
 from ..session import Session
 from .bundle import collect_parts, expected_bytes
@@ -94,6 +96,12 @@ class Saver:
             # Before this save replaces the previous one, or the policy deletes it.
             self.call_hooks()
             self.before_save()
+        earlier = {name for row in session.history[:-1] if directory.keep.metrics for name in row}
+        awaited = {
+            name
+            for name in directory.keep.metrics
+            if name not in metrics and is_awaited(name, metrics, how_added(name, self._hooks.all))
+        }
         parts = collect_parts(session, self._cursor, self._hooks)
         parts["trainer"]["run"] = directory.identity.saved()
         model = session.model
@@ -103,7 +111,7 @@ class Saver:
             parts,
             metrics,
             metadata=metadata,
-            earlier={name for row in session.history[:-1] if directory.keep.metrics for name in row},
+            earlier=earlier | awaited,
             reason=reason,
             wait=wait,
         )
