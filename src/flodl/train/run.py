@@ -14,7 +14,7 @@ from weakref import ReferenceType
 from torch import Tensor
 
 from flodl.checkpoint import Policy
-from flodl.core import TrainError, WriteError
+from flodl.core import TrainError, WriteError, log
 from flodl.core.integers import is_integer
 from flodl.data import Loader
 from flodl.engine import Collector, calm_collector
@@ -267,18 +267,22 @@ class Run:
                     self.reports.warn(warning)
 
     def watch_unsaved(self, loader: Loader) -> None:
-        """Report, when the first bundles are saved, what the run has changed and they do not contain."""
+        """Report, when the first bundle is saved, what the run has changed and no bundle contains."""
         settings, saver = self.session.settings, self.saver
         if saver is None or not (settings.save_every or settings.save_every_steps):
             return
-        watched = UnsavedState(self.session, self.hooks.all, self.evaluator.step_fn, loader)
         warn = self.reports.warn  # without a reference to the run, which is freed with its trainer
+        try:
+            watched = UnsavedState(self.session, self.hooks.all, self.evaluator.step_fn, loader)
+        except Exception as error:  # of an object of the user
+            log.debug("the search for unsaved state: %s: %s", type(error).__name__, error)
+            return
 
         def report() -> None:
             for warning in watched.warnings():
                 warn(warning)
 
-        saver.before_save = report
+        saver.before_first_save = report
 
     def report_no_evaluation(self) -> None:
         """Report what a run without evaluation leaves unused; the dry pass rejects a metric that is missing.

@@ -50,7 +50,7 @@ class OutsideVariable:
 class OutsideObjects:
     """The variables of functions and objects that reach generators, modules or optimizers.
 
-    What `saved` reaches is left out. An owner that reaches too many objects is, too.
+    What `saved` reaches is left out. A variable that reaches too many objects is, too.
 
     >>> rng = random.Random(0)
     >>> found = OutsideObjects([("augment", lambda batch: batch * rng.random())])
@@ -63,13 +63,13 @@ class OutsideObjects:
         self.variables: list[OutsideVariable] = []
         seen = [*_GLOBAL_GENERATORS, *Reachable(saved)]
         for owner, root in owners:
-            try:
-                for name, value in variables_of(root, set()):
+            for name, value in variables_of(root, set()):
+                try:
                     found = list(Reachable([value], exclude=seen, most=MOST_OBJECTS))
-                    seen += found
-                    self._add(OutsideVariable(owner, name, type(value).__name__), found)
-            except NotRestorable:
-                continue
+                except NotRestorable:
+                    continue
+                seen += found
+                self._add(OutsideVariable(owner, name, type(value).__name__), found)
 
     def _add(self, variable: OutsideVariable, found: Iterable[Any]) -> None:
         for one in found:

@@ -77,7 +77,7 @@ def is_evaluated(name: str) -> bool:
 
 
 def is_awaited(name: str, known: Iterable[str], added: Added) -> bool:
-    """Return whether a hook may add a metric in a later epoch: its code names it, or it is no mere typo.
+    """Return whether a hook may add a metric in a later epoch: its code names it, or no metric is similar.
 
     >>> is_awaited("fid", ["loss", "lr"], "maybe"), is_awaited("los", ["loss", "lr"], "maybe")
     (True, False)

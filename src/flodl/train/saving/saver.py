@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flodl.checkpoint import check_parts
+from flodl.core import log
 from flodl.graph import Graph, structure_of
 
 from ..batches.cursor import BatchCursor
@@ -40,8 +41,8 @@ class Saver:
         self._stop_request, self._settle = stop_request, settle
         # The updates and epochs of the last save.
         self._saved_at: tuple[int, int] | None = None
-        # Called before a bundle is collected, to look for what it lacks.
-        self.before_save: Callable[[], None] = lambda: None
+        # Looks for state that bundles lack.
+        self.before_first_save: Callable[[], None] | None = None
         self._has_checked_optimizer = not session.settings.dry_pass
 
     def check_space(self, epochs: int) -> None:
@@ -95,7 +96,7 @@ class Saver:
         if not self._stop_request:
             # Before this save replaces the previous one, or the policy deletes it.
             self.call_hooks()
-            self.before_save()
+            self._look_for_unsaved()
         earlier = {name for row in session.history[:-1] if directory.keep.metrics for name in row}
         awaited = {
             name
@@ -119,6 +120,14 @@ class Saver:
         if wait:
             self.call_hooks()
         return is_saved
+
+    def _look_for_unsaved(self) -> None:
+        look, self.before_first_save = self.before_first_save, None
+        if look is not None:
+            try:
+                look()
+            except Exception as error:  # of an object of the user
+                log.debug("the search for unsaved state: %s: %s", type(error).__name__, error)
 
     def mark_saved(self) -> None:
         """Remember that the current state of the run is in a bundle."""

@@ -1,4 +1,4 @@
-"""State that a run changes and that no save contains, found when the first bundles are saved."""
+"""State that a run changes and that no save contains, found when its first bundle is saved."""
 
 from __future__ import annotations
 
@@ -17,16 +17,10 @@ from flodl.engine import OutsideObjects, OutsideVariable
 from ..callbacks.hooks import HOOKS
 from ..session import Session
 
-# A module that is a mere copy of the model at the first save may differ from it at a later one.
-_NUM_SAVES = 3
 _READING = ("__getitem__", "__getitems__", "__iter__")
 # A generator that is seeded for each sample has no state to save.
 _SEEDING = frozenset({"seed", "manual_seed", "setstate", "set_state", "bit_generator"})
 _STEP_FN = "the step function"
-_ADVICE = (
-    "a resumed run would start with the initial state there. Make a module part of the model, or save its "
-    "state_dict, and that of an optimizer, with a hook class that has state_dict and load_state_dict."
-)
 
 
 class UnsavedState:
@@ -47,47 +41,42 @@ class UnsavedState:
         ]
         self._data = OutsideObjects(_readers_of(loader), saved=[*known, *saved])
         self._trained = OutsideObjects([*owners, (_STEP_FN, step_fn)], saved=[*known, *saved])
-        self._reported: set[str] = set()
-        self._num_saves = 0
 
     def warnings(self) -> Iterator[str]:
-        """Yield a warning for each owner of state that has changed since; each is reported once."""
-        self._num_saves += 1
-        if self._num_saves > _NUM_SAVES:
-            return
-        model = self._session.model
-        if self._num_saves == 1:
-            yield from unsaved_parameters(self._session)
-            yield from unsaved_inner_optimizer(self._session.optimizer)
-            yield from self._once("draws from", [one for one in self._data.variables if one.is_drawn])
-        tensors = [each.detach() for each in (*model.parameters(), *model.buffers())]
-        changed = [
-            one
-            for one in self._trained.variables
-            if one.is_stepped
-            # The dry pass looks for what the step function writes to.
-            or (one.owner != _STEP_FN and not all(_is_among(tensor, tensors) for tensor in one.written))
-        ]
-        yield from self._once("changes", changed)
+        """Yield a warning for each owner of state that has changed since."""
+        yield from unsaved_parameters(self._session)
+        yield from unsaved_inner_optimizer(self._session.optimizer)
+        drawn = [one for one in self._data.variables if one.is_drawn]
+        for owner, own in _by_owner(drawn):
+            names = " and ".join(repr(one.name) for one in own)
+            yield (
+                f"{owner} draws from {names}, a generator of its own, whose state is in no save: a resumed "
+                "run would draw other numbers. Draw from random, numpy.random or torch, which are seeded for "
+                "each sample and batch, or create the generator from the index of the sample."
+            )
+        for owner, own in _by_owner(filter(self._is_trained, self._trained.variables)):
+            names = " and ".join(f"{one.name!r} ({one.kind})" for one in own)
+            them = "it" if len(own) == 1 else "them"
+            yield (
+                f"{owner} changes {names}, and no save contains {them}: a resumed run would start with the "
+                "initial state there. Make a module part of the model, or save its state_dict, and that of "
+                "an optimizer, with a hook class that has state_dict and load_state_dict."
+            )
 
-    def _once(self, verb: str, found: list[OutsideVariable]) -> Iterator[str]:
-        for owner in dict.fromkeys(one.owner for one in found):
-            if owner in self._reported:
-                continue
-            self._reported.add(owner)
-            own = [one for one in found if one.owner == owner]
-            if verb == "draws from":
-                names = " and ".join(repr(one.name) for one in own)
-                yield (
-                    f"{owner} draws from {names}, a generator of its own, whose state is in no save: a "
-                    "resumed run would draw other numbers. Draw from random, numpy.random or torch, which "
-                    "are seeded for each sample and batch, or create the generator from the index of the "
-                    "sample."
-                )
-            else:
-                names = " and ".join(f"{one.name!r} ({one.kind})" for one in own)
-                them = "it" if len(own) == 1 else "them"
-                yield f"{owner} changes {names}, and no save contains {them}: {_ADVICE}"
+    def _is_trained(self, variable: OutsideVariable) -> bool:
+        """Return whether a variable has changed, other than to a mere copy of the model."""
+        if variable.is_stepped or variable.owner == _STEP_FN:
+            return variable.is_stepped  # the dry pass looks for tensors that the step function writes to
+        model = self._session.model
+        tensors = [each.detach() for each in (*model.parameters(), *model.buffers())]
+        return not all(_is_among(tensor, tensors) for tensor in variable.written)
+
+
+def _by_owner(found: Iterable[OutsideVariable]) -> Iterable[tuple[str, list[OutsideVariable]]]:
+    owners: dict[str, list[OutsideVariable]] = {}
+    for one in found:
+        owners.setdefault(one.owner, []).append(one)
+    return owners.items()
 
 
 def unsaved_parameters(session: Session) -> Iterator[str]:
