@@ -72,7 +72,8 @@ def answer(port, content):
         contextlib.suppress(ConnectionError),
     ):
         raw.sendall(content)
-        raw.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(OSError):  # the server has refused the request and closed the connection
+            raw.shutdown(socket.SHUT_WR)
         while part := raw.recv(1 << 16):
             found += part
     return found
