@@ -54,3 +54,8 @@ def test_of_repeated_steps_the_later_point_is_kept(steps):
     assert (np.diff(kept) > 0).all()
     if steps:
         assert kept[-1] == steps[-1]
+
+
+def test_steps_that_are_infinite_in_a_damaged_index_give_no_warning():
+    x = np.array([0.0, np.inf, np.inf, 3.0])
+    assert x[latest_pass(x)].tolist() == [0.0, 3.0]

@@ -66,7 +66,9 @@ def latest_pass(x: Array) -> slice | Array:
     >>> x[latest_pass(x)].tolist()
     [0.0, 1.0, 2.0, 3.0, 4.0]
     """
-    if all(bool((np.diff(x[start : start + _CHUNK + 1]) > 0).all()) for start in range(0, len(x), _CHUNK)):
+    parts = (x[start : start + _CHUNK + 1] for start in range(0, len(x), _CHUNK))
+    # Compared instead of subtracted: a damaged index may contain infinity.
+    if all(bool((part[1:] > part[:-1]).all()) for part in parts):
         return slice(None)
     later = np.minimum.accumulate(np.append(x[1:], np.inf)[::-1])[::-1]
     return np.asarray(x < later)
