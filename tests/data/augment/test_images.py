@@ -1,5 +1,6 @@
 """Batched augmentations: each image is changed according to its own random numbers."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -123,7 +124,7 @@ def test_each_part_of_a_composition_draws_its_own():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: RandomCrop(-1), "RandomCrop: padding=-1. Pass a number of pixels >= 0."),
+        (lambda: RandomCrop(-1), "RandomCrop: padding=-1. Pass a number of pixels, an integer >= 0."),
         (lambda: RandomFlip(2.0), "RandomFlip: p=2.0. Pass a probability between 0 and 1."),
         (lambda: Normalize([0.5], [0.0]), "std above 0"),
         (
@@ -174,11 +175,27 @@ def test_an_in_place_augmentation_does_not_change_a_list_of_batches():
         (lambda: Loader(IMAGES, 4, augment="x"), "augment='x'"),
         (lambda: Loader(IMAGES, 4, augment=RandomFlip), "Pass a function augment"),
         (lambda: Compose([3]), "3 is not an augmentation"),
+        (lambda: RandomCrop("4"), r"RandomCrop: padding='4'\. Pass a number of pixels, an integer >= 0"),
+        (lambda: RandomCrop(2.5), r"padding=2\.5\. Pass a number of pixels"),
+        (lambda: RandomCrop(True), r"padding=True\."),
+        (lambda: RandomCrop(4, fill="black"), r"fill='black'\. Pass the value of the padding"),
+        (lambda: RandomCrop(4, of=0.5), r"RandomCrop: of=0\.5\. Pass the index or the name"),
+        (lambda: RandomFlip("0.5"), r"RandomFlip: p='0\.5'\. Pass a probability"),
+        (lambda: RandomFlip(None), r"p=None\."),
+        (lambda: Normalize(0.5, 0.25), r"Normalize: mean=0\.5\. Pass a list with one number per channel"),
+        (lambda: Normalize([0.5], ["a"]), r"Normalize: std=\['a'\]\. Pass a list with one number"),
+        (lambda: Normalize([0.5], [float("nan")]), r"Normalize: std=\[nan\]\."),
     ],
 )
 def test_wrong_settings_raise(make, told):
     with pytest.raises(DataError, match=told):
         make()
+
+
+def test_settings_may_be_numbers_of_numpy_and_torch():
+    assert RandomCrop(np.int64(4)).padding == 4
+    assert RandomFlip(np.float32(0.25)).p == 0.25
+    assert Normalize(np.array([0.5]), torch.tensor([0.25])).mean == (0.5,)
 
 
 def test_a_list_or_a_module_can_be_an_augmentation():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from flodl.core.errors import DataError
+from flodl.core.integers import is_index, is_integer
 
 from ..sampling.random_numbers import Chance
 from .scale import check_scale
@@ -26,6 +28,10 @@ class _ImageAugmentation(ABC):
     draws_from_chance = True
 
     def __init__(self, of: int | str | None) -> None:
+        if of is not None and not isinstance(of, str) and not is_integer(of, at_least=0):
+            raise DataError(
+                f"{type(self).__name__}: of={of!r}. Pass the index or the name of the images in the batch."
+            )
         self.of = of
 
     def __call__(self, batch: Any, chance: Chance) -> Any:
@@ -62,9 +68,11 @@ class RandomCrop(_ImageAugmentation):
 
     def __init__(self, padding: int, *, fill: float = 0, of: int | str | None = None) -> None:
         super().__init__(of)
-        if padding < 0:
-            raise DataError(f"RandomCrop: padding={padding}. Pass a number of pixels >= 0.")
-        self.padding, self.fill = padding, fill
+        if not is_index(padding, at_least=0):
+            raise DataError(f"RandomCrop: padding={padding!r}. Pass a number of pixels, an integer >= 0.")
+        if not _is_finite(fill):
+            raise DataError(f"RandomCrop: fill={fill!r}. Pass the value of the padding, a number.")
+        self.padding, self.fill = int(padding), fill
         self._row_starts: dict[tuple[object, ...], Tensor] = {}
 
     def apply(self, images: Tensor, chance: Chance) -> Tensor:
@@ -116,8 +124,8 @@ class RandomFlip(_ImageAugmentation):
 
     def __init__(self, p: float = 0.5, *, of: int | str | None = None) -> None:
         super().__init__(of)
-        if not 0.0 <= p <= 1.0:
-            raise DataError(f"RandomFlip: p={p}. Pass a probability between 0 and 1.")
+        if not _is_finite(p) or not 0.0 <= p <= 1.0:
+            raise DataError(f"RandomFlip: p={p!r}. Pass a probability between 0 and 1.")
         self.p = p
 
     def apply(self, images: Tensor, chance: Chance) -> Tensor:
@@ -150,6 +158,9 @@ class Normalize(_ImageAugmentation):
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], *, of: int | str | None = None) -> None:
         super().__init__(of)
+        for name, values in {"mean": mean, "std": std}.items():
+            if not _has_length(values) or not all(map(_is_finite, values)):
+                raise DataError(f"Normalize: {name}={values!r}. Pass a list with one number per channel.")
         if len(mean) != len(std) or any(value <= 0 for value in std):
             raise DataError(
                 f"Normalize: mean={list(mean)}, std={list(std)}. Pass one of each per channel, std above 0."
@@ -188,6 +199,21 @@ class Normalize(_ImageAugmentation):
 
     def __repr__(self) -> str:
         return f"Normalize({list(self.mean)}, {list(self.std)})"
+
+
+def _has_length(values: object) -> bool:
+    try:
+        return len(values) > 0  # type: ignore[arg-type]
+    except TypeError:
+        return False
+
+
+def _is_finite(value: Any) -> bool:
+    """Return whether a value is a finite number; one in a tensor or an array counts."""
+    try:
+        return not isinstance(value, str | bytes) and math.isfinite(value)
+    except (TypeError, ValueError, RuntimeError):
+        return False
 
 
 def _is_traced(images: Tensor) -> bool:
