@@ -23,7 +23,7 @@ from .callbacks.watched import never_measured
 from .dry_pass import dry_pass
 from .evaluation.metrics import components_of
 from .evaluation.modes import modes_of
-from .evaluation.names import SKIPPED, as_number, check_names, check_number
+from .evaluation.names import SKIPPED, as_number, check_names, check_number, with_prefix
 from .faults.skipped import num_skipped_in_epoch, skipped_alert
 from .learning_rate import followed_loss, forget_best, learning_rate, optimizer_settings, reset_schedule
 from .limit import check_limit
@@ -331,4 +331,4 @@ def _evaluate(run: Run, eval_data: Any, epoch: int) -> dict[str, float]:
         run.save_and_exit()
     run.progress.tables = {f"eval_{name}": table for name, table in run.evaluator.tables.items()}
     run.hooks.call("on_evaluate_end", epoch=epoch, metrics=metrics)
-    return {f"eval_{name}": as_number(name, value) for name, value in metrics.items()}
+    return with_prefix(metrics)

@@ -8,7 +8,7 @@ from flodl import FlowBuilder, Loader
 from flodl.checkpoint import list_bundles
 from flodl.core import CheckpointError, MetricError, TrainError
 from flodl.monitor import read
-from flodl.train import EarlyStopping, Phase, ReduceOnPlateau
+from flodl.train import ClassF1, EarlyStopping, Phase, ReduceOnPlateau
 
 
 class Everything:
@@ -499,3 +499,29 @@ def test_a_scheduler_that_a_hook_steps_counts_updates(make, data):
         data, epochs=1, batch_size=4
     )
     assert (result.steps, scheduler.last_epoch, result.metrics["lr"]) == (3, 3, 0.05)
+
+
+@pytest.mark.parametrize("name", ["auc", "eval_auc"])
+def test_a_metric_that_a_hook_adds_to_an_evaluation_has_the_prefix_once(make, data, name):
+    class Adds:
+        def on_evaluate_end(self, metrics):
+            assert "loss" in metrics
+            metrics[name] = 0.5
+
+    row = make(hooks=[Adds()]).fit(data, epochs=1, batch_size=8, eval_data=data).history[0]
+    assert row["eval_auc"] == 0.5
+    assert "eval_eval_auc" not in row
+
+
+def test_a_metric_of_a_hook_with_and_without_the_prefix_is_an_error(make, data):
+    class AddsTwice:
+        def on_evaluate_end(self, metrics):
+            metrics["auc"], metrics["eval_auc"] = 0.5, 0.6
+
+    with pytest.raises(TrainError, match="both 'auc' and 'eval_auc'"):
+        make(hooks=[AddsTwice()]).fit(data, epochs=1, batch_size=8, eval_data=data)
+
+
+def test_a_metric_object_whose_name_has_the_prefix_is_an_error(make):
+    with pytest.raises(TrainError, match=r"metrics= has the name 'eval_f1'.*Write 'f1'\."):
+        make(metrics={"eval_f1": ClassF1(2)})

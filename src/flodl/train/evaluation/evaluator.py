@@ -28,7 +28,7 @@ from ..batches.samples import Batches
 from .ema import AveragedWeights
 from .metrics import Results, computed_or_nan, modes_of, reset_metrics, update_metrics
 from .modes import check_still_evaluating, evaluation_mode
-from .names import check_names, check_number, merge_values
+from .names import check_metric_names, check_names, check_number, merge_values
 from .outputs import check_outputs, fitting_outputs
 from .step_errors import calls_backward, check_signature
 
@@ -82,6 +82,7 @@ class Evaluator:
                 f"outputs={self.outputs!r}. Use a function of the model and the parts of a batch that "
                 "returns predictions and targets."
             )
+        check_metric_names(self.metrics)
         fitting = getattr(self.step_fn, "metric_outputs", None)
         if self.metrics and self.outputs is None and isinstance(fitting, str):
             raise TrainError(

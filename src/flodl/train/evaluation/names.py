@@ -9,6 +9,8 @@ from torch import Tensor
 
 from flodl.core import TrainError
 
+# What an evaluation adds to the names of its values.
+PREFIX = "eval_"
 # The number of skipped updates in a row of the history, with nan="skip".
 SKIPPED = "skipped_updates"
 
@@ -16,7 +18,7 @@ SKIPPED = "skipped_updates"
 def check_names(values: Iterable[str], *, metrics: Mapping[str, Any] | None = None) -> None:
     """Raise if a value of the step function has a reserved name, or that of a metric object."""
     for name in values:
-        if name in ("loss", "lr", "epoch", SKIPPED) or str(name).startswith("eval_"):
+        if name in ("loss", "lr", "epoch", SKIPPED) or str(name).startswith(PREFIX):
             raise TrainError(
                 f"the step function returns a value named {name!r}, which is reserved for the history. "
                 "Choose a different name."
@@ -27,6 +29,39 @@ def check_names(values: Iterable[str], *, metrics: Mapping[str, Any] | None = No
                 f"{type(metrics[name]).__name__} of that name. Both would be reported as "
                 f"'eval_{name}'. Rename one of them."
             )
+
+
+def check_metric_names(metrics: Iterable[str]) -> None:
+    """Raise if the name of a metric object has the prefix that an evaluation adds.
+
+    >>> check_metric_names(["f1"])
+    """
+    for name in metrics:
+        if str(name).startswith(PREFIX):
+            raise TrainError(
+                f"metrics= has the name {name!r}, and an evaluation adds {PREFIX!r} itself, so it would be "
+                f"reported as '{PREFIX}{name}'. Write {str(name).removeprefix(PREFIX)!r}."
+            )
+
+
+def with_prefix(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return the values of an evaluation, as hooks have left them, under the names of the history.
+
+    >>> with_prefix({"loss": 1.0, "eval_auc": 0.5})
+    {'eval_loss': 1.0, 'eval_auc': 0.5}
+    """
+    named: dict[str, float] = {}
+    for name, value in values.items():
+        number = as_number(name, value)
+        full = name if name.startswith(PREFIX) else f"{PREFIX}{name}"
+        if full in named:
+            short = full.removeprefix(PREFIX)
+            raise TrainError(
+                f"the metrics of an evaluation have both {short!r} and {full!r}, which is its name in the "
+                "history. Rename one of them."
+            )
+        named[full] = number
+    return named
 
 
 def check_number(name: str, value: Tensor) -> None:
