@@ -464,6 +464,8 @@ def test_silent_gradients_of_parameters_outside_the_optimizer_are_those_of_eager
         for _ in range(20 * accumulate):
             x = torch.randn(8, 16, device="cuda", generator=source)
             losses.append(step(x, x[:, :4].contiguous()))
+            if not step.is_between_updates:
+                continue
             if "own" in zero:
                 model[2](torch.ones(2, 32, device="cuda")).square().mean().backward()
             other.step()
