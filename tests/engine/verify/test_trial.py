@@ -239,7 +239,7 @@ def test_a_group_added_within_a_window_is_clipped_with_it():
                 step(x, y)
                 continue
             if number % 2 == 0:
-                optimizer.zero_grad()
+                model.zero_grad()
             (mse(model, x, y) / 2).backward()
             if number % 2:
                 nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], 0.1)
