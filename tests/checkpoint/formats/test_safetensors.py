@@ -111,6 +111,17 @@ def test_an_old_file_with_a_misaligned_complex128_tensor_loads(tmp_path):
         assert torch.equal(target["w"], value)
 
 
+def test_a_file_whose_names_of_format_and_checksum_are_damaged_is_rejected(tmp_path):
+    path = tmp_path / "model.fdl"
+    save_checkpoint(path, {"w": torch.ones(2)})
+    content = path.read_bytes().replace(b"flodl_checksum", b"flodl_che?ksum")
+    path.write_bytes(content.replace(b"flodl_format", b"flodl_for?at"))
+    target = {"w": torch.zeros(2)}
+    with pytest.raises(CheckpointError, match="checksum"):
+        load_checkpoint(path, target)
+    assert not target["w"].any()
+
+
 @pytest.mark.parametrize("dtype", ["float64", "complex64", "quint8", "uint4", "bits16", "nothing", "nn"])
 def test_a_forged_type_raises_before_any_tensor_changes(dtype):
     header = {

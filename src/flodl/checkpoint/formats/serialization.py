@@ -33,6 +33,8 @@ from .storable import check_storable, from_storable, to_storable
 _FORMAT = "flodl_format"
 _CHECKSUM = "flodl_checksum"
 _HASHES = "structural_hash", "rust_hash"
+# The other names that flodl writes. Files without a checksum, those of a bundle for example, may have them.
+_WITHOUT_CHECKSUM = {"flodl_aliases", "flodl_dtypes", "flodl_state", "flodl_python", "flodl_structure"}
 
 
 def is_flodl_key(key: str) -> bool:
@@ -118,7 +120,8 @@ def open_safetensors(reader: ByteReader, *, verify: bool = True) -> Contents:
     def read() -> dict[str, Tensor]:
         data = reader.read(num_data_bytes(entries))
         reader.check_end()
-        if verify and (_FORMAT in metadata or _CHECKSUM in metadata):
+        if verify and any(key.startswith("flodl_") for key in metadata.keys() - _WITHOUT_CHECKSUM):
+            # Any other name is that of the format or the checksum, perhaps damaged.
             _check_checksum(data, entries, metadata)
         return from_storable(dict(parse_tensors(data, entries)), metadata)
 
