@@ -8,7 +8,7 @@ from torch import nn
 
 
 def enter_training(model: nn.Module) -> None:
-    """Call `train()` for a model that trains from now on; modules that were set to evaluation mode stay so.
+    """Call `train()` for a model that trains from now on; modules in evaluation mode stay in it.
 
     A model in evaluation mode is switched as a whole. `train()` is called for one in training mode too,
     because a module may do more there than set its mode.

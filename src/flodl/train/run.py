@@ -274,7 +274,7 @@ class Run:
         warn = self.reports.warn  # without a reference to the run, which is freed with its trainer
         try:
             watched = UnsavedState(self.session, self.hooks.all, self.evaluator.step_fn, loader)
-        except Exception as error:  # of an object of the user
+        except Exception as error:  # raised by a user object
             log.debug("the search for unsaved state: %s: %s", type(error).__name__, error)
             return
 

@@ -216,6 +216,10 @@ def test_children_of_a_rank_end_with_it(run_ranks, counting_worker, is_running, 
     run_ranks(2, make=WithChild, faults=[Fault(1, "batch", 1)])
     children = [int(path.read_text()) for path in tmp_path.glob("child-*")]
     assert len(children) == 2
+    # They are killed, and the kernel needs a moment for that.
+    deadline_s = time.monotonic() + 30.0
+    while any(map(is_running, children)) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
     assert not any(map(is_running, children))
 
 

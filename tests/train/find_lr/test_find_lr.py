@@ -162,7 +162,7 @@ def test_losses_that_are_only_noise_suggest_nothing(seed):
 def test_a_fall_that_may_be_noise_is_reported_with_what_to_do():
     result = FindLrResult.of(*noisy_losses(1.0, 3.0, 0))
     assert result.suggestion is None
-    assert "differ more than the loss falls. Use larger batches, accumulate=, or more num_steps" in str(
+    assert "more between batches than it falls. Use larger batches, accumulate=, or more num_steps" in str(
         result
     )
 

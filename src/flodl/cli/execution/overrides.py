@@ -1,4 +1,4 @@
-"""Options that a manifest sets more than once: contradictions, and values of an overlay without effect."""
+"""Options that a manifest sets more than once: contradictions, and overlay values that have no effect."""
 
 from __future__ import annotations
 

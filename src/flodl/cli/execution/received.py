@@ -17,7 +17,7 @@ from .settings import Setting
 
 
 def as_received(manifest: Manifest) -> Table:
-    """Return the document with the text of those numbers only that are passed to the program as written.
+    """Return the document with the text of only those numbers that are passed to the program as written.
 
     `tag: 007` is passed as `007` to an option that takes text, and as `7` to one that takes an integer. The
     entry is not asked for its options: without a cached schema they are unknown.

@@ -38,7 +38,7 @@ def check_weights(sampler: object, count: int) -> None:
         effect = ", so it would draw the first of them only" if len(sampler.weights) < count else ""
         raise DataError(
             f"the WeightedRandomSampler has {len(sampler.weights)} weights for {count} samples{effect}. Pass "
-            "one weight for each sample: for weights of classes, class_weights[labels]."
+            "one weight for each sample. If you have class weights, pass class_weights[labels]."
         )
 
 

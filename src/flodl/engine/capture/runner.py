@@ -141,7 +141,7 @@ class RecordedRunner:
         loose = [parameter for parameter in self.body.others if parameter.requires_grad]
         if lane is None or not loose:
             return lane
-        # A backward of the user may have left gradients there, which a step clears.
+        # The user's own backward() may have left gradients there, which a step clears.
         return lambda batch: lane(batch) if all(one.grad is None for one in loose) else None
 
     def learn(self, micro: Micro) -> None:

@@ -193,10 +193,10 @@ def _not_a_tensor(told: str, batch: tuple[Any, ...]) -> str:
 def _in_place(model: nn.Module) -> str:
     kept = _kept_history(model)
     return (
-        "The backward needs a value that was changed after it was used. Find the operation that changes it: "
-        "x += 1 and x[i] = y write to x, and so do functions such as relu_() and modules with inplace=True. "
-        "Write x = x + 1, or use a copy in the forward: x.clone(). A buffer that is updated after its use, "
-        f"such as a queue, needs the copy.{kept and ' '}{kept}"
+        "The backward pass needs a value that was changed after it was used. Find the operation that changes "
+        "it: x += 1 and x[i] = y write to x, and so do functions such as relu_() and modules with "
+        "inplace=True. Write x = x + 1, or use a copy in the forward pass: x.clone(). A buffer that is "
+        f"updated after its use, such as a queue, needs the copy.{kept and ' '}{kept}"
     )
 
 

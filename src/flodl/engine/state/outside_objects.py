@@ -16,7 +16,7 @@ from ..errors import NotRestorable
 from .outside import generator_state, variables_of
 from .reachable import Reachable
 
-# A search that takes longer is given up: it would delay the start of a run.
+# A search that takes longer is abandoned: it would delay the start of a run.
 MOST_OBJECTS = 20_000
 
 

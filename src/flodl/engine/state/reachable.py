@@ -144,7 +144,7 @@ def has_attributes(value: Any) -> bool:
 
 
 def _is_own_class(kind: type) -> bool:
-    """Return whether a class is of the user, so that its attributes may be state."""
+    """Return whether a class is user-defined, so that its attributes may be state."""
     return _is_user_code(kind) and not kind.__module__.startswith("flodl.")
 
 

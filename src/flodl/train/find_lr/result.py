@@ -103,7 +103,7 @@ class Curve:
     """
 
     smoothed: list[float]
-    # From where on the curve is used, and where it is lowest.
+    # Where the used part of the curve starts, and where the curve is lowest.
     first: int
     lowest: int
     # The loss before it falls, and by how much it falls.
@@ -140,7 +140,7 @@ class Curve:
 
     @property
     def is_noisy(self) -> bool:
-        """Whether the fall may be noise, too."""
+        """Whether the decrease may be just noise."""
         return self.fall < _NOISY_FALL * self.noise
 
     @property
@@ -168,7 +168,7 @@ def suggest(rates: Sequence[float], curve: Curve) -> tuple[float | None, str]:
         return None, "the loss did not fall. Check the model and the data, or use other min_lr and max_lr"
     if curve.is_noisy:
         return None, (
-            "the losses of the batches differ more than the loss falls. Use larger batches, accumulate=, or "
+            "the loss varies more between batches than it falls. Use larger batches, accumulate=, or "
             "more num_steps"
         )
     steepest = min(range(curve.moves_at, lowest), key=lambda at: _slope(rates, curve, at))

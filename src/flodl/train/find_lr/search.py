@@ -52,7 +52,7 @@ def find_lr(
         except NoGradient as error:
             raise TrainError(
                 "find_lr trains a copy of the model, and none of its parameters received a gradient: the "
-                "step function uses a different model than its first argument, such as a global one. Use the "
+                "step function uses a model other than its first argument, such as a global one. Use the "
                 "first argument. If it does, the loss does not depend on the parameters of the optimizer."
             ) from error
         finally:

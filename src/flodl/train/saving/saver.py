@@ -126,7 +126,7 @@ class Saver:
         if look is not None:
             try:
                 look()
-            except Exception as error:  # of an object of the user
+            except Exception as error:  # raised by a user object
                 log.debug("the search for unsaved state: %s: %s", type(error).__name__, error)
 
     def mark_saved(self) -> None:
