@@ -19,7 +19,7 @@ with warnings.catch_warnings(), suppress(ImportError):
     import setuptools  # noqa: F401
 
 TESTS = Path(__file__).parent
-SLOW_FOLDERS = [TESTS / name for name in ("browser", "faults", "gpu", "hf/families", "hf/files")]
+SLOW_FOLDERS = [TESTS / name for name in ("browser", "faults", "fuzz", "gpu", "hf/families", "hf/files")]
 
 
 UNSEEDED = 2**60  # like the seed that torch draws for itself

@@ -1,6 +1,7 @@
 """The shape of the package: imports point down, the surface is what it says, the environment has one door."""
 
 import ast
+import functools
 import importlib
 import inspect
 import re
@@ -45,11 +46,16 @@ def is_type_checking(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def imports(path: Path, *, for_types: bool) -> Iterator[str]:
     """Give the flodl modules that a file imports anywhere; `for_types` adds those under TYPE_CHECKING."""
     here = module_name(path)
     base = here.split(".") if path.name == "__init__.py" else here.split(".")[:-1]
-    waiting: list[ast.AST] = [ast.parse(path.read_text())]
+    waiting: list[ast.AST] = [parsed(path)]
     while waiting:
         node = waiting.pop()
         if is_type_checking(node) and not for_types:
@@ -192,7 +198,9 @@ def test_what_must_start_fast_imports_no_torch(module):
 
 def environment_uses(path: Path) -> Iterator[tuple[int, bool]]:
     """Give each use of the environment: its line, and whether it only hands it to a child process."""
-    tree = ast.parse(path.read_text())
+    if "env" not in path.read_text():
+        return
+    tree = parsed(path)
     handed_on = set()
     for node in ast.walk(tree):
         written = isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)

@@ -115,6 +115,7 @@ def clean_process(tmp_path, monkeypatch):
     set_verbosity(level)
 
 
+@pytest.mark.slow
 @PER_DOCUMENT
 def test_every_block_runs_and_prints_what_is_shown(document, clean_process):
     run_blocks(str(document.relative_to(ROOT)), document.read_text(encoding="utf-8"))
