@@ -13,6 +13,7 @@ from flodl.core.errors import ArgsError
         ([], "the schema is a list. Expected a map"),
         ({"opts": {}}, "unknown key 'opts'. Did you mean 'options'"),
         ({"options": []}, None),
+        ({"options": {'e"ochs': {}}}, r"""'e"ochs' in the schema is not a name. Use letters"""),
         ({"options": {"x": {"type": "integer"}}}, "unknown type 'integer'. Did you mean 'int'"),
         (
             {"options": {"x": {"typ": "int"}}},

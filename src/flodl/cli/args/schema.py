@@ -114,6 +114,10 @@ def _option(name: Any, data: Any) -> Parameter:
 
 
 def _parameter(name: str, kind: Any, data: Mapping[str, Any], **extra: Any) -> Parameter:
+    if not f"_{name}".replace("-", "_").replace(".", "_").isidentifier():
+        raise ArgsError(
+            f"{name!r} in the schema is not a name. Use letters, digits, hyphens, underscores, dots."
+        )
     type_name = data.get("type", "string")
     if not is_type(type_name):
         hint = suggestion(str(type_name), TYPES, known_as="types")

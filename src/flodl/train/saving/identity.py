@@ -34,7 +34,8 @@ class RunIdentity:
         """Describe a bundle of another run; a folder without an id adopts that of the bundle."""
         if not saved:
             return []  # written by an older version of flodl
-        own, other = _recorded(config), str(saved.get("id") or "")
+        own, found = _recorded(config), saved.get("id")
+        other = found if isinstance(found, str) else ""
         if not own:
             self._id = other
         if not own or own == other:
