@@ -26,14 +26,13 @@ def compute_loss(model, x, y):
 
 def make(**settings):
     torch.manual_seed(0)
-    settings = {"monitor": False, **settings}
     metrics = {"f1": ClassF1(LABELS), "confusion": ConfusionMatrix(LABELS)}
+    settings = {"monitor": False, "metrics": metrics, **settings}
     return Trainer(
         nn.Linear(4, 3),
         compute_loss,
         optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1),
         device="cpu",
-        metrics=metrics,
         **settings,
     )
 
@@ -96,14 +95,7 @@ def test_vectors_of_other_metric_objects_are_named_by_index(data):
         def compute(self):
             return self.total / self.total.sum()
 
-    trainer = Trainer(
-        nn.Linear(4, 3),
-        compute_loss,
-        optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1),
-        device="cpu",
-        monitor=False,
-        metrics={"share": Shares()},
-    )
+    trainer = make(metrics={"share": Shares()})
     assert list(trainer.evaluate(data)) == ["loss", "share", "share_0", "share_1", "share_2"]
 
 
@@ -158,12 +150,7 @@ def test_a_table_of_the_user_is_checked(tmp_path):
 def test_the_direction_of_a_class_is_that_of_its_metric_whatever_its_label(data, tmp_path):
     labels = ["cat", "loss", "gap"]
     stopping, told = EarlyStopping("eval_f1_loss", patience=9), EarlyStopping("eval_f1_gap", mode="min")
-    trainer = Trainer(
-        nn.Linear(4, 3),
-        compute_loss,
-        optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1),
-        device="cpu",
-        monitor=False,
+    trainer = make(
         metrics={"f1": ClassF1(labels)},
         hooks=[stopping, told],
         checkpoint_dir=tmp_path,

@@ -41,14 +41,13 @@ class ConfusionMatrix:
     def update(self, predictions: Tensor, targets: Tensor) -> None:
         """Add a batch: scores […, classes] or class ids […], and class ids […]."""
         predictions, targets = torch.as_tensor(predictions), torch.as_tensor(targets)
-        size = len(self.labels)
+        size, counted = len(self.labels), targets >= 0
         if predictions.is_floating_point() or predictions.shape != targets.shape:
             scores = self._with_classes_last(predictions, targets)
             # The column after the last class is for samples without a prediction.
             predictions = scores.argmax(-1).where(~scores.isnan().any(-1), size)
         else:
-            self._check_classes("prediction", predictions[targets >= 0])
-        counted = targets >= 0
+            self._check_classes("prediction", predictions[counted])
         self._check_classes("target", targets[counted])
         cells = targets[counted].long() * (size + 1) + predictions[counted].long()
         found = torch.bincount(cells, minlength=size * (size + 1))
