@@ -1,6 +1,8 @@
 """Event streams: every client receives every event once, and slow clients affect nobody else."""
 
+import http.client
 import math
+import shutil
 import socket
 import threading
 import time
@@ -50,6 +52,32 @@ def test_clients_that_join_during_a_burst_receive_every_event_exactly_once(monit
     last = monitor.history[-1]["epoch"]
     for stream in streams:
         assert stream.epochs_until("complete") == list(range(1, last + 1))
+
+
+@pytest.mark.parametrize("path", ["/events?after=1", "/events", "/api/state", "/api/status", "/api/points"])
+def test_requests_right_after_the_run_folder_was_deleted_get_the_rescued_journal(monitor, client, path):
+    log_epochs(monitor, 2)
+    monitor._journal.flush()
+    shutil.rmtree(monitor.run_dir)
+    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=60)
+    connection.request("GET", path)
+    assert connection.getresponse().status == 200
+    connection.close()
+    assert [record["epoch"] for record in client.json("/api/history")] == [1, 2]
+    shutil.rmtree(monitor._journal.reader().path.parent)
+
+
+def test_a_stream_of_a_deleted_run_of_another_process_is_an_error_not_an_empty_response(tmp_path):
+    with Monitor(1, tmp_path / "run") as written:
+        log_epochs(written, 1)
+    with Server(FollowedRuns([tmp_path / "run"]).runs, port=0) as server:
+        shutil.rmtree(tmp_path / "run")
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        connection.request("GET", "/events")
+        response = connection.getresponse()
+        assert response.status == 500
+        assert b"The journal cannot be read." in response.read()
+        connection.close()
 
 
 def test_a_client_that_reconnects_receives_exactly_the_rest(monitor, client):

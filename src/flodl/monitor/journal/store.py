@@ -111,6 +111,9 @@ class Store:
 
     def reader(self) -> Reader:
         """Return a reader for the current journal, including pending entries."""
+        if not self._file.closed and self._is_deleted():
+            with contextlib.suppress(OSError):
+                self._move()
         return Reader(self.folder, pending=tuple(self.pending))
 
     def close(self) -> None:
@@ -124,10 +127,9 @@ class Store:
         self._file.close()
 
     def _append(self, content: bytes) -> None:
-        handle = self._file.fileno()
-        if os.fstat(handle).st_nlink == 0:
+        if self._is_deleted():
             self._move()
-            handle = self._file.fileno()
+        handle = self._file.fileno()
         try:
             rest = content
             while rest:
@@ -138,6 +140,9 @@ class Store:
                 os.ftruncate(handle, self._num_bytes)
             raise
         self._num_bytes += len(content)
+
+    def _is_deleted(self) -> bool:
+        return os.fstat(self._file.fileno()).st_nlink == 0
 
     def _move(self) -> None:
         """Copy a deleted journal from its open file to a temporary folder, and continue there."""

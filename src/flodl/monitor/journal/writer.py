@@ -104,7 +104,9 @@ class Journal:
         """Return a reader for everything so far, including entries that could not be written to disk."""
         self.flush()
         with self._lock:
-            return self._store.reader()
+            reader = self._store.reader()
+            self._forward_alerts()
+            return reader
 
     def close(self) -> None:
         """Write the queue and close the file; later events are ignored."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from flodl.core import log
@@ -33,6 +34,7 @@ from .subscribers import Subscriber, Subscribers
 _MAX_STREAMS = 4
 _MAX_EXTRA_BYTES = 4096
 _PANELS = ("history", "metrics", "resources", "progress", "config", "graph", "events", "ranks", "rank_work")
+_T = TypeVar("_T")
 
 
 class Routes:
@@ -208,10 +210,10 @@ class Routes:
             writer.write(stream_head() + b"retry: 1000\n\n" + reset)
             return
         if after is None:
-            state = await asyncio.to_thread(self._runs[0].state, rank)
+            state = await _read(self._runs[0].state, rank)
             after = int(state["last_id"])
             replay = _replay(state)
-        elif await asyncio.to_thread(self._runs[0].has_ended) and after >= self._subscribers.last_id:
+        elif await _read(self._runs[0].has_ended) and after >= self._subscribers.last_id:
             replay = message("complete", {}, self._subscribers.last_id)
         writer.write(stream_head() + b"retry: 1000\n\n" + replay)
         if "once" in request.query:
@@ -229,7 +231,15 @@ class Routes:
         if after is None or after <= self._subscribers.last_id:
             return False
         # The journal may contain entries that are not published yet.
-        return after > await asyncio.to_thread(self._runs[0].last_id)
+        return after > await _read(self._runs[0].last_id)
+
+
+async def _read(look_up: Callable[..., _T], *arguments: Any) -> _T:
+    """Read a journal in another thread; an `OSError` must not look like a lost connection."""
+    try:
+        return await asyncio.to_thread(look_up, *arguments)
+    except OSError as error:
+        raise MonitorError(f"the journal cannot be read: {error}") from error
 
 
 def _unreadable(request: Request, error: Exception) -> Response:

@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from flodl.core.errors import FlodlError
+from flodl.core.errors import FlodlError, MonitorError
 from flodl.core.metric_modes import Mode
 
 from ..journal import Journal, Reader, journal_file
@@ -24,6 +24,7 @@ from ..snapshot import (
 )
 
 _CACHED_S = 2.0
+_T = TypeVar("_T")
 
 
 class RunSource:
@@ -48,14 +49,16 @@ class RunSource:
         cached_s, version, state = self._cached.get(rank, (0.0, -1, {}))
         current_version = self._version()
         if version != current_version or time.monotonic() - cached_s > _CACHED_S:
-            state = _with_progress(snapshot(self._reader(), rank=rank, live=self._live), self._reader())
+            state = self._read(
+                lambda reader: _with_progress(snapshot(reader, rank=rank, live=self._live), reader)
+            )
             self._cached = {rank: (time.monotonic(), current_version, state)}
         self.total_epochs = state["status"]["total_epochs"]
         return {**state, "status": self._with_elapsed(state["status"])}
 
     def status(self, rank: int = 0) -> dict[str, Any]:
         """Return only the status."""
-        return self._with_elapsed(status(self._reader(), rank=rank, live=self._live))
+        return self._with_elapsed(self._read(lambda reader: status(reader, rank=rank, live=self._live)))
 
     def summary(self, modes: Mapping[str, Mode]) -> dict[str, Any]:
         """Return the run in a few numbers; those of a run that has ended are read once.
@@ -77,7 +80,7 @@ class RunSource:
 
     def has_ended(self) -> bool:
         """Return whether the run has recorded its end."""
-        entries = self._reader().entries({"run_start", "run_end"})
+        entries = self._read(lambda reader: reader.entries({"run_start", "run_end"}))
         return bool(entries) and entries[-1].event.kind == "run_end"
 
     def last_id(self) -> int:
@@ -86,11 +89,7 @@ class RunSource:
 
     def ranks(self) -> list[int]:
         """Return the ranks that have recorded anything."""
-        reader = self._reader()
-        found = {entry.event.rank for entry in reader.entries({"run_start", "epoch"})}
-        for kind in ("metrics", "resources", "progress"):
-            found |= {table.header.rank for table in reader.tables(kind)}
-        return sorted(found)
+        return self._read(_ranks)
 
     @property
     def folder(self) -> Path:
@@ -99,15 +98,26 @@ class RunSource:
 
     def points(self, *, rank: int, start: float | None, end: float | None, max_points: int) -> dict[str, Any]:
         """Return the points between two steps in more detail."""
-        return metric_series(self._reader(), rank=rank, start=start, end=end, max_points=max_points)
+        return self._read(
+            lambda reader: metric_series(reader, rank=rank, start=start, end=end, max_points=max_points)
+        )
 
     def graph_svg(self) -> str | None:
         """Return the SVG of the architecture, if there is one."""
-        return graph_svg(self._reader())
+        return self._read(graph_svg)
 
     @property
     def _live(self) -> bool | None:
         return None if self._journal is None else True
+
+    def _read(self, look_up: Callable[[Reader], _T]) -> _T:
+        """Call `look_up` with a reader, and once more if the journal is deleted and rescued meanwhile."""
+        try:
+            return look_up(self._reader())
+        except (OSError, MonitorError):
+            if self._journal is None:
+                raise
+            return look_up(self._reader())
 
     def _reader(self) -> Reader:
         return Reader(self.path) if self._journal is None else self._journal.reader()
@@ -123,6 +133,13 @@ class RunSource:
         if self._elapsed_s is None or current.get("elapsed_s") is not None:
             return current
         return {**current, "elapsed_s": current["earlier_s"] + self._elapsed_s()}
+
+
+def _ranks(reader: Reader) -> list[int]:
+    found = {entry.event.rank for entry in reader.entries({"run_start", "epoch"})}
+    for kind in ("metrics", "resources", "progress"):
+        found |= {table.header.rank for table in reader.tables(kind)}
+    return sorted(found)
 
 
 def _with_progress(state: dict[str, Any], reader: Reader) -> dict[str, Any]:
