@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from flodl import FlowBuilder
+from flodl.core.errors import StepError
 from flodl.engine import TrainStep
 from flodl.engine.internals import body_of
 
@@ -136,11 +137,10 @@ def test_silent_a_hook_from_before_runs_only_while_it_is_recorded() -> None:
     [
         (lambda model: model[0].register_forward_hook(lambda *_: None), "the hook of '0' changed"),
         (lambda model: model.__setitem__(1, nn.Identity()), "the module '1' changed"),
-        (lambda model: setattr(model[2], "bias", nn.Parameter(torch.zeros(4).cuda())), "'2.bias' changed"),
         (lambda model: torch.set_float32_matmul_precision("high"), "'float32_matmul_precision' changed"),
         (lambda model: setattr(model[0].bias, "data", torch.zeros_like(model[0].bias)), "moved or replaced"),
     ],
-    ids=["hook", "module", "parameter", "switch", "data"],
+    ids=["hook", "module", "switch", "data"],
 )
 def test_what_a_replay_cannot_see_is_seen_by_the_inspection(change, what: str, monkeypatch) -> None:
     monkeypatch.setattr("flodl.engine.tiers.inspection.LOOK_EVERY", 64)
@@ -154,6 +154,15 @@ def test_what_a_replay_cannot_see_is_seen_by_the_inspection(change, what: str, m
         assert what in events(step)
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def test_a_replaced_parameter_is_an_error_of_the_next_inspection(monkeypatch) -> None:
+    monkeypatch.setattr("flodl.engine.tiers.inspection.LOOK_EVERY", 64)
+    monkeypatch.setattr("flodl.engine.tiers.inspection.LOOK_EVERY_S", 1e9)
+    model, step = captured()
+    model[2].bias = nn.Parameter(torch.zeros(4).cuda())
+    with pytest.raises(StepError, match=r"at '2\.bias': this parameter was replaced"):
+        feed(step, 70)
 
 
 def test_a_number_that_changes_in_every_step_is_found_by_the_trial() -> None:

@@ -195,7 +195,9 @@ def test_windows_of_tokens_are_cut_on_the_device(tmp_path, dtype):
     import numpy as np
 
     path = tmp_path / "t.bin"
-    np.random.default_rng(0).integers(0, np.iinfo(dtype).max, 5000, endpoint=True).astype(dtype).tofile(path)
+    np.random.default_rng(0).integers(0, min(np.iinfo(dtype).max, 10**6), 5000, endpoint=True).astype(
+        dtype
+    ).tofile(path)
     shards = TokenShards(path, 32, stride=8, dtype=dtype)
     resident, streamed = (Loader(shards, 16, device=device) for device in ("cuda", "cpu"))
     assert (resident.mode, streamed.mode) == ("resident", "streaming")
@@ -416,7 +418,7 @@ def test_an_error_is_told_when_its_batch_is_due():
         next(batches)
     assert (len(got), given.position) == (11, 11 * 48)
     assert_same(got, list(loader(batch_size=48))[:11])
-    assert len(list(given)) == 10
+    assert len(list(given)) == 21  # an iteration that was left early starts again
 
 
 def test_small_batches_are_made_several_at_a_time_and_large_ones_singly():

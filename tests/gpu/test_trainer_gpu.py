@@ -205,7 +205,7 @@ def test_a_dry_pass_leaves_no_trace_on_the_device():
         trainer = make(dry_pass=dry_pass)
         torch.manual_seed(5)
         result = trainer.fit(data, epochs=4, batch_size=BATCH, eval_data=data)
-        events = [event.what for event in result.report.events]
+        events = [event.kind for event in result.report.events]
         weights = [parameter.detach().cpu() for parameter in trainer.model.parameters()]
         found.append((result.history, result.report.tier, result.report.captures, events, weights))
     assert found[0][:4] == found[1][:4]
