@@ -47,6 +47,24 @@ def test_a_changed_setting_makes_finished_runs_a_different_sweep(folder, capfd):
     assert num_started(folder) == 4
 
 
+def test_a_dry_run_shows_the_runs_and_reports_what_the_start_would_report(folder, capfd):
+    assert main(SWEEP) == 0
+    (folder / "model.py").write_text("size = 16\n")
+    capfd.readouterr()
+    assert main([*SWEEP, "--dry-run"]) == 0
+    assert "warning: model.py has changed since run 001 was made." in capfd.readouterr().err
+    (folder / "fdl.yml").write_text(MANIFEST.replace("batch_size: 8", "batch_size: 1000"))
+    assert main([*SWEEP, "--dry-run", "--json"]) == 1
+    dry = capfd.readouterr()
+    assert len(json.loads(dry.out)["planned"]) == 2
+    assert "for its run 001, batch-size was 8" in dry.err
+    assert main(SWEEP) == 1
+    assert capfd.readouterr().err == dry.err
+    assert main([*SWEEP, "--over", "lr=0.5", "--dry-run"]) == 1
+    assert "holds a different sweep: its over is" in capfd.readouterr().err
+    assert num_started(folder) == 2
+
+
 def test_another_environment_with_other_settings_is_a_different_sweep(folder, capfd):
     (folder / "fdl.night.yml").write_text("commands: {run: {training: {epochs: 50}}}\n")
     (folder / "fdl.same.yml").write_text("description: The same settings\n")

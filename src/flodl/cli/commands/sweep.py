@@ -108,9 +108,10 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> in
         raise click.UsageError(hint, ctx) from None
     if options["dry_run"]:
         _show(commands, search, json_output=options["json_output"])
-        return 0
     definitions.check(folder, definition)
     _check_runs(commands)
+    if options["dry_run"]:
+        return 0
     definitions.save(folder, definition)
     run = SweepRun(folder, commands, search, jobs=options["jobs"], retry=options["retry"])
     run.report = lambda what, outcome: _report(run, what, outcome)
