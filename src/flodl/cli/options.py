@@ -12,7 +12,7 @@ import click
 
 from flodl.core import log
 from flodl.core.errors import SetupError
-from flodl.core.paths import suggestion
+from flodl.core.paths import nearest, suggestion
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MAX_SUMMARY = 200
@@ -32,6 +32,15 @@ class GivenPath(click.Path):
         if value == "":
             self.fail("the path is empty. Pass a path; '.' is the working directory.", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class SuggestingChoice(click.Choice[str]):
+    """One of several names; the error for an unknown one suggests the nearest."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        close = nearest(str(value), self.choices)
+        hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+        return super().get_invalid_choice_message(value, ctx) + hint
 
 
 class UnknownCommand(click.UsageError):

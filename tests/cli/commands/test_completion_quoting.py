@@ -189,3 +189,9 @@ def test_files_are_quoted(shell):
     options = "".join(f"--data {number}/\t" for number in range(len(NAMES)))
     found = shell.arguments_of(f"fdl files {options}")
     assert found[3::2] == [f"{number}/{name}" for number, name in enumerate(NAMES)]
+
+
+@pytest.mark.parametrize("typed", ["ray\th", "ray:\th", "ray:h"])
+def test_a_word_is_completed_after_its_colon(shell, typed):
+    found = shell.arguments_of(f"fdl sweep --search {typed}\t--runs 3")
+    assert found == ["fdl", "sweep", "--search", "ray:hyperopt", "--runs", "3"]

@@ -14,7 +14,7 @@ from flodl.cli.manifest.command_kind import Kind
 from flodl.cli.manifest.loader import Manifest
 from flodl.cli.manifest.model import ManifestModel
 from flodl.cli.manifest.validation import decode
-from flodl.cli.options import GivenPath, output_options
+from flodl.cli.options import GivenPath, SuggestingChoice, output_options
 from flodl.cli.project import project_of
 from flodl.cli.sweep import definition as definitions
 from flodl.cli.sweep.commands import RunCommands
@@ -43,7 +43,7 @@ DEFAULT = "run"
 @click.option("--presets", metavar="A,B", help="Presets to try, as one more dimension.")
 @click.option(
     "--search",
-    type=click.Choice(SEARCHES),
+    type=SuggestingChoice(SEARCHES),
     help="How values are chosen. Default: grid, or random for ranges.",
 )
 @click.option("--runs", type=click.IntRange(1), help="Number of runs, except for a grid. Default: 10.")
@@ -88,7 +88,9 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> in
     The same command line resumes a sweep that was stopped or killed: finished runs are kept, interrupted
     ones continue. To follow it or to compare its runs: fdl monitor FOLDER.
 
-    grid and random need nothing else; tpe and gp are Optuna's (pip install "flodl[sweep]").
+    grid and random need nothing else; tpe and gp are Optuna's (pip install "flodl[sweep]"). The others are
+    searchers of Ray Tune, which need "flodl[ray]" and the package that they wrap: hyperopt,
+    bayesian-optimization==1.4.3, optuna.
     """
     manifest = project_of(ctx).require()
     definition, entry = _definition(ctx, manifest, words, options)

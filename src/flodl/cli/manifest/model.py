@@ -62,7 +62,7 @@ class Sweep(msgspec.Struct, forbid_unknown_fields=True):
 
     over: dict[str, Any] | None = None
     presets: list[str] | None = None
-    search: Literal["grid", "random", "tpe", "gp"] | None = None
+    search: Literal["grid", "random", "tpe", "gp", "ray:hyperopt", "ray:bayesopt", "ray:optuna"] | None = None
     runs: Positive | None = None
     metric: str | None = None
     mode: Literal["min", "max"] | None = None

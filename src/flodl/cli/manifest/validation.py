@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from flodl.core.errors import ManifestError
-from flodl.core.paths import suggestion
+from flodl.core.paths import nearest, suggestion
 
 from .document import Table, dotted, plain
 from .model import CommandModel, Options, Training
@@ -111,7 +111,13 @@ def _wrong_value(struct: type[msgspec.Struct], table: Table, key: str, where: tu
 def _describe_wrong(value: Any, expected: list[str]) -> str:
     shown = repr(value) if isinstance(value, str) else flow(value)
     shown = f"{shown[:57]}..." if len(shown) > _MAX_SHOWN else shown
-    hint = " Remove the quotes." if isinstance(value, str) and _is_quoted(value, expected) else ""
+    hint = ""
+    if isinstance(value, str) and _is_quoted(value, expected):
+        hint = " Remove the quotes."
+    elif isinstance(value, str):
+        words = [word[1:-1] for word in expected if word.startswith("'")]
+        close = nearest(value, words)
+        hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
     return f"{shown} is not allowed here. Expected {' or '.join(expected)}.{hint}"
 
 

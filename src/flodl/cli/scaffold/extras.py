@@ -27,7 +27,10 @@ EXTRAS = {
         "models of the Hugging Face hub",
         "from flodl.hf import AutoModelForSequenceClassification",
     ),
-    "ray": Extra("training on the hosts of a Ray cluster", "fdl launch --on ray --ranks 2 train.py"),
+    "ray": Extra(
+        "training on the hosts of a Ray cluster, and Ray Tune's searchers in `fdl sweep`",
+        "fdl launch --on ray --ranks 2 train.py",
+    ),
     "sweep": Extra("searches by Optuna in `fdl sweep`", "fdl sweep --search tpe --over lr=1e-4..1e-1:log"),
     "trackers": Extra(
         "experiment trackers (MLflow, Weights & Biases, Trackio)", "from flodl.monitor import sinks"

@@ -7,15 +7,26 @@ After a folder, no space is added.
 
 from __future__ import annotations
 
+# bash splits words at colons, and replaces only what follows the last one: parts of a word are joined here.
 # In bash, the words of COMPREPLY are inserted as they are. With `-o filenames`, readline quotes them and
 # shows them without their folder, but it does not quote `$`, and it adds a slash to each word that is the
 # name of a folder, so this is only for files.
 # After an opening quote, readline adds the closing one, unless the word already ends with that character.
 _BASH = r"""
 %(complete_func)s() {
-    local line kind value files= paths= current=${COMP_WORDS[COMP_CWORD]}
-    local -a words=()
+    local line kind value at before= prefix files= paths= current=${COMP_WORDS[COMP_CWORD]} rest=$COMP_LINE
+    local -a words=() typed=()
     COMPREPLY=()
+    for ((at = 0; at <= COMP_CWORD; at++)); do
+        value=${COMP_WORDS[at]}
+        if [[ $before && $value && $rest == "$value"* && $before$value == *:* ]]; then
+            before+=$value typed[${#typed[@]} - 1]=$before
+        else
+            before=$value typed+=("$value")
+        fi
+        rest=${rest#*"$value"}
+    done
+    [[ $current == : ]] && prefix=$before || prefix=${before%%"$current"}
     while IFS= read -r line; do
         kind=${line%%%%,*}
         printf -v value '%%b' "${line#*,}"
@@ -26,7 +37,8 @@ _BASH = r"""
             file) files=-f ;;
         esac
     done < <(env %(complete_var)s=bash_complete \
-        "${1/#\~\//$HOME/}" "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+        "${1/#\~\//$HOME/}" "${typed[@]:1}" 2>/dev/null)
+    words=("${words[@]#"$prefix"}")
     if [[ $files && ${#words[@]} -gt 0 ]]; then
         paths=1
         while IFS= read -r line; do

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from flodl.core.errors import SetupError
 from flodl.core.metric_modes import Mode
 
 from .observation import Observation
+from .run_seed import seed_of_run
 from .space import Choices, Dimension, Range
 
 # Only samplers whose proposals depend on nothing but the finished runs; CMA-ES keeps a state of its own.
@@ -48,9 +48,7 @@ class OptunaSearch:
         }
 
     def _sampler(self, number: int) -> Any:
-        # Another seed for each run: a sampler that is created again would repeat its first values.
-        digest = hashlib.sha256(f"{self._seed} {number}".encode()).digest()
-        settings: dict[str, Any] = {"seed": int.from_bytes(digest[:4], "big")}
+        settings: dict[str, Any] = {"seed": seed_of_run(self._seed, number)}
         if self._algorithm == "tpe":
             settings["constant_liar"] = True  # runs at the same time avoid each other
         try:

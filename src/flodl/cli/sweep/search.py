@@ -1,4 +1,4 @@
-"""Which values the next run gets: grid and random here, everything else from Optuna."""
+"""Which values the next run gets: grid and random here, everything else from Optuna and Ray Tune."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from flodl.core.errors import SetupError
 from flodl.core.metric_modes import Mode
 
 from .observation import Observation
+from .ray_search import RAY_SEARCHES, RaySearch
 from .space import Choices, Dimension, grid
 
 DEFAULT_RUNS = 10
@@ -60,7 +61,7 @@ class RandomSearch:
         return {dimension.name: dimension.sample(rng) for dimension in self._space}
 
 
-ENGINE_SEARCHES = ("tpe", "gp")
+ENGINE_SEARCHES = ("tpe", "gp", *RAY_SEARCHES)
 SEARCHES = ("grid", "random", *ENGINE_SEARCHES)
 
 
@@ -77,6 +78,8 @@ def make_search(name: str, space: Sequence[Dimension], *, num_runs: int | None, 
     count = DEFAULT_RUNS if num_runs is None else num_runs
     if name == "random":
         return RandomSearch(space, num_runs=count, seed=seed)
+    if name in RAY_SEARCHES:
+        return RaySearch(space, name=name, num_runs=count, seed=seed)
     from .optuna_search import OptunaSearch
 
     return OptunaSearch(space, algorithm=name, num_runs=count, seed=seed)

@@ -71,6 +71,17 @@ class Range:
             value = self.low * (1 - fraction) + self.high * fraction
         return self.rounded(value)
 
+    def fraction_of(self, value: float) -> float:
+        """Return the fraction of the range at which a number of it is, the inverse of `at`.
+
+        >>> [Range("lr", 1e-4, 1e-2, log=True).fraction_of(value) for value in (0.0001, 0.001, 0.01)]
+        [0.0, 0.5, 1.0]
+        """
+        low, high = float(self.low), float(self.high)
+        if self.log:
+            low, high, value = math.log(low), math.log(high), math.log(value)
+        return min(max((value - low) / (high - low), 0.0), 1.0)
+
     def rounded(self, value: float) -> float:
         """Return a number of the range with six digits: enough for a setting, and short to read."""
         short = round(value) if self.is_integer else float(f"{value:.6g}")
