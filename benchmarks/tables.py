@@ -26,7 +26,7 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
 def facts(results: dict[str, Any]) -> str:
     """Return the machine, versions and commit of the results in one line."""
     machine = results["machine"]
-    on_cpu = results["settings"].get("device") == "cpu" or "gpu" not in machine
+    on_cpu = results.get("settings", {}).get("device") == "cpu" or "gpu" not in machine
     words = [f"{machine['cpu']}, {machine['threads']} threads" if on_cpu else machine["gpu"]]
     words += [f"{name} {machine[name]}" for name in ("torch", "jax", "pytorch-lightning") if name in machine]
     return f"{machine['date']} · {' · '.join(words)} · commit {machine['commit']}"
@@ -101,11 +101,21 @@ def plain(results: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+_LONG = ("best_ms", "reason", "best_rival", "tokens_per_s")
+
+
 def by_row(results: dict[str, Any]) -> str:
     """Return one table per row of the benchmark, and the reasons why rivals are missing."""
     rows = results["rows"]
     errors = {name: row["relative_error"] for name, row in rows.items() if "relative_error" in row}
-    tables = {name: row["rivals"] for name, row in rows.items() if row["rivals"]}
+    tables = {
+        name: {
+            rival: {key: value for key, value in found.items() if key not in _LONG}
+            for rival, found in row["rivals"].items()
+        }
+        for name, row in rows.items()
+        if row["rivals"]
+    }
     parts = [plain({"machine": results["machine"], "settings": {}, **tables, **errors})]
     parts += [
         f"- {name}: {rival}: {reason}"
