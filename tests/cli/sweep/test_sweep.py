@@ -115,6 +115,35 @@ def test_a_given_mode_changes_what_is_best(sweep_project, capfd):
 
 
 @pytest.mark.slow
+def test_a_mode_without_a_metric_counts_everywhere(project, capfd):
+    falling = PROGRAM.replace(
+        '"eval_accuracy": settings.lr * (1 + epoch) / 2', '"eval_loss": settings.lr / (1 + epoch)'
+    )
+    folder = project({"fdl.yml": MANIFEST, "train.py": falling.replace("settings.wait", "0.0")})
+    assert main(["sweep", "--mode", "max"]) == 0
+    output = capfd.readouterr()
+    assert [row.split()[2] for row in output.out.splitlines()[1:]] == ["0.4000", "0.2000", "0.1000"]
+    assert "judged by eval_loss (higher is better, as asked), chosen by its name." in output.err
+    heads, *rows = [
+        line.split(",") for line in (folder / "runs/sweep-run/table.csv").read_text().splitlines()
+    ]
+    assert [row[heads.index("best eval_loss")] for row in rows] == ["0.1", "0.4", "0.2"]
+    assert main(["sweep", "--mode", "max", "--json"]) == 0
+    runs = json.loads(capfd.readouterr().out)["runs"]
+    assert [(run["result"], run["metrics"]["eval_loss"]["mode"]) for run in runs] == [
+        (0.4, "max"),
+        (0.2, "max"),
+        (0.1, "max"),
+    ]
+
+
+@pytest.mark.slow
+def test_a_mode_without_a_metric_chooses_a_metric_of_that_direction(sweep_project, capfd):
+    assert main(["sweep", "--mode", "min"]) == 0
+    assert "judged by loss (lower is better, as asked), chosen by its name." in capfd.readouterr().err
+
+
+@pytest.mark.slow
 def test_a_metric_that_no_run_has_stops_the_sweep_after_its_first_run(sweep_project, capfd):
     for _ in range(2):
         assert main(["sweep", "--metric", "eval_acuracy"]) != 0

@@ -27,6 +27,7 @@ from flodl.cli.sweep.trials import OUTPUT, Outcome, load_trials, relative, run_f
 from flodl.core import log
 from flodl.core.errors import ManifestError, SetupError
 from flodl.core.formats import counted, format_duration, format_metric, shell_word
+from flodl.core.metric_modes import Mode, known_mode
 
 _SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 _SAVED = 75
@@ -248,8 +249,7 @@ def _run(run: SweepRun, again: str, *, json_output: bool) -> int:
     else:
         click.echo(table_text(outcomes, metric, mode))
     if metric and not json_output:
-        better = "lower" if mode == "min" else "higher"
-        _say(f"judged by {metric} ({better} is better), {reason if reason != '--metric' else 'as asked'}.")
+        _say(_judgement(run, metric, mode, reason))
     elif outcomes and not metric:
         _say(
             "No run has recorded a metric. Let the program write its journal to the folder that it is given: "
@@ -262,6 +262,17 @@ def _run(run: SweepRun, again: str, *, json_output: bool) -> int:
     if failed:
         _say(f"{counted(len(failed), 'run')} failed. To run them again, add --retry.")
     return 1 if failed else 0
+
+
+def _judgement(run: SweepRun, metric: str, mode: Mode, reason: str) -> str:
+    """Return the sentence that says how the runs were judged, and who chose that."""
+    better = f"{'lower' if mode == 'min' else 'higher'} is better"
+    asked = run.commands.definition.settings
+    if asked["mode"].value is None or asked["metric"].value is not None:
+        return f"judged by {metric} ({better}), {'as asked' if reason == '--metric' else reason}."
+    origin = asked["mode"].origin
+    chosen = "as the first metric" if known_mode(metric) is None else "by its name"
+    return f"judged by {metric} ({better}, {'as asked' if origin == '--mode' else origin}), chosen {chosen}."
 
 
 def _own_words(ctx: click.Context) -> list[str]:

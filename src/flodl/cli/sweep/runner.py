@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -49,7 +49,7 @@ class SweepRun:
     trials: dict[int, Trial] = field(default_factory=dict)
     children: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     stopped_by: int = 0  # the signal that stops the sweep
-    _ended: dict[int, Outcome] = field(default_factory=dict)
+    _ended: dict[tuple[int, str], Outcome] = field(default_factory=dict)  # by number and judged metric
 
     def run(self) -> int:
         """Run everything that has not run yet. Return 0, or the signal that stopped the sweep."""
@@ -70,24 +70,30 @@ class SweepRun:
     def metric(self) -> tuple[str, Mode, str]:
         """The metric that runs are judged by, its mode, and why it is this one."""
         definition = self.commands.definition
-        name, reason = definition["metric"], definition.settings["metric"].origin
-        if name is None:
-            name, reason = choose_metric(self.outcomes())
+        name, reason = self._judged()
         found = [outcome.metrics[name]["mode"] for outcome in self.outcomes() if name in outcome.metrics]
         return name, definition["mode"] or (found[0] if found else mode_of_metric(name)), reason
 
     def outcomes(self) -> list[Outcome]:
         """Return all runs so far, with their results."""
-        definition = self.commands.definition
-        name = definition["metric"]
-        modes: dict[str, Mode | None] = {name: definition["mode"]} if name else {}
-        return [self._outcome(number, modes) for number in sorted(self.trials)]
+        return self._outcomes(self._judged()[0])
 
-    def _outcome(self, number: int, modes: Mapping[str, Mode | None]) -> Outcome:
-        """Return a run with its result; the journal of a run that has ended is read once."""
-        trial, known = self.trials[number], self._ended.get(number)
+    def _judged(self) -> tuple[str, str]:
+        """Return the metric that runs are judged by, and why; empty if no run has recorded one."""
+        definition = self.commands.definition
+        if definition["metric"] is not None:
+            return definition["metric"], definition.settings["metric"].origin
+        return choose_metric(self._outcomes(""), definition["mode"])
+
+    def _outcomes(self, judged_by: str) -> list[Outcome]:
+        return [self._outcome(number, judged_by) for number in sorted(self.trials)]
+
+    def _outcome(self, number: int, judged_by: str) -> Outcome:
+        """Return a run with its result; the journal of a run that has ended is read once per metric."""
+        trial, known = self.trials[number], self._ended.get((number, judged_by))
         if known is None or known.trial is not trial or trial.state == "running":
-            known = self._ended[number] = outcome_of(self.folder, trial, modes)
+            modes: dict[str, Mode | None] = {judged_by: self.commands.definition["mode"]} if judged_by else {}
+            known = self._ended[number, judged_by] = outcome_of(self.folder, trial, modes)
         return known
 
     def _settle_earlier(self) -> None:

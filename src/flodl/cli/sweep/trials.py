@@ -110,12 +110,14 @@ def outcome_of(sweep: Path, trial: Trial, modes: Mapping[str, Mode | None]) -> O
     return Outcome(trial, found["metrics"], found["elapsed_s"], found["state"], folder)
 
 
-def choose_metric(outcomes: list[Outcome]) -> tuple[str, str]:
+def choose_metric(outcomes: list[Outcome], mode: Mode | None) -> tuple[str, str]:
     """Return the metric to judge runs by, and why; empty if no run has recorded one.
 
-    A metric of the evaluation comes first, then one that is better when it is higher, then the loss.
+    A metric of the evaluation comes first, then one that is better when it is higher, then the loss. With a
+    `mode`, metrics whose names say the same direction come before all others.
     """
-    found = main_metric(dict.fromkeys(name for outcome in outcomes for name in outcome.metrics))
+    names = dict.fromkeys(name for outcome in outcomes for name in outcome.metrics)
+    found = main_metric([name for name in names if mode and known_mode(name) == mode] or names)
     if found is None:
         return "", ""
     return found, "the first metric" if known_mode(found) is None else "by its name"
