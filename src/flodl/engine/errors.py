@@ -21,6 +21,10 @@ class NoGradient(StepError):
     """No parameter of the optimizer received a gradient."""
 
 
+class NoLoss(StepError):
+    """The step function returned None in place of a loss."""
+
+
 class StepCallError(StepError, TypeError):
     """The step function cannot be called with the batch; a TypeError, as in plain Python."""
 

@@ -93,7 +93,7 @@ def test_step_functions_of_many_kinds_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (lambda loss: None, "NoneType.*lacks a return statement"),
+        (lambda loss: None, "returned None.*did not reach its return statement, or what it returns is None"),
         (lambda loss: loss.item(), r"a float.*without .item\(\)"),
         (lambda loss: (loss, 1, 2), "a tuple.*It returned 3 items"),
         (lambda loss: {"loss": loss}, "a dict.*the loss first"),

@@ -87,7 +87,7 @@ def test_float64_data_for_a_float32_model_is_explained_in_training_and_evaluatio
 
 
 WRONG_RESULTS = {
-    "nothing": (lambda loss, scores: None, "probably lacks a return statement"),
+    "nothing": (lambda loss, scores: None, "did not reach its return statement, or what it returns is None"),
     "a dict": (lambda loss, scores: {"loss": loss}, "Return the loss first"),
     "scores": (lambda loss, scores: (loss, scores), "the second item .* is a Tensor"),
     "three items": (lambda loss, scores: (loss, scores, scores), "It returned 3 items"),

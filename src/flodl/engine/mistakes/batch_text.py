@@ -23,6 +23,15 @@ def batch_text(batch: tuple[Any, ...]) -> str:
     return f"({_joined(map(_value_text, batch))})"
 
 
+def keys_text(mapping: Mapping[Any, Any]) -> str:
+    """Return the keys of a part of a batch.
+
+    >>> keys_text({"x": 1, "y": 2})
+    "'x', 'y'"
+    """
+    return _joined(map(repr, mapping)) or "no keys"
+
+
 def _value_text(value: Any) -> str:
     if isinstance(value, Tensor):
         device = "" if value.device.type == "cpu" else f" on {value.device}"

@@ -17,10 +17,11 @@ from flodl.core import FlodlError
 from ..batch.samples import num_samples
 from ..batch.tree import leaves_of
 from ..device.autograd_history import attribute_path
-from ..errors import StepCallError, StepFunctionError
+from ..errors import NoLoss, StepCallError, StepFunctionError
 from ..settings import StepFunction
 from .batch_text import batch_text
 from .model_output import advice_for_output
+from .no_loss import why_no_loss
 from .step_function import signature_mismatch, signature_text
 
 _TORCH_ERRORS = (RuntimeError, ValueError, IndexError, TypeError, AssertionError, AttributeError)
@@ -63,6 +64,8 @@ def explained(
     >>> print(explained(error, lambda model, x, y: x, nn.Linear(4, 1), batch, ()))
     mat1 and mat2 shapes cannot be multiplied (8x3 and 4x1), in the step function <lambda>(model, x, y) ...
     """
+    if isinstance(error, NoLoss):
+        return NoLoss(why_no_loss(step_fn, model, batch))
     if isinstance(error, FlodlError | torch.OutOfMemoryError) or not isinstance(error, _TORCH_ERRORS):
         return None
     if isinstance(error, TypeError) and (mismatch := signature_mismatch(step_fn, batch, extra)):

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from flodl.core import StepError
 
+from ..errors import NoLoss
+
 Weight = float | Tensor
 
 
@@ -78,6 +80,11 @@ def outcome_of(given: Any, *, needs_gradient: bool = True) -> Outcome:
     Outcome(loss=tensor(2.), values={})
     """
     loss, values = given if isinstance(given, tuple) and len(given) == 2 else (given, {})
+    if loss is None:
+        raise NoLoss(
+            "the step function returned None in place of the loss. Return one scalar loss, or "
+            "(loss, {name: value})."
+        )
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
         raise StepError(
@@ -104,8 +111,6 @@ def _hint_for(returned: Any) -> str:
     """Return a sentence about what was probably meant."""
     if isinstance(getattr(returned, "loss", None), Tensor):
         return " It has one: return its .loss."
-    if returned is None:
-        return " It probably lacks a return statement."
     if isinstance(returned, float):
         return " A number has no gradient: return the tensor, without .item() or float()."
     if isinstance(returned, Mapping):

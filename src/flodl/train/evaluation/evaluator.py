@@ -149,10 +149,9 @@ class Evaluator:
                         log.warn("evaluation: %s", ambiguous_samples(lengths))
                         warns = False
                 with computing_in(self.precision, self.device):
-                    result = self._call_step_fn(arguments)
+                    loss, values = self._call_step_fn(arguments)
                     if self.model.training:
                         check_still_evaluating(self.model)
-                    loss, values = _loss_and_values(result)
                     check_names(values, metrics=self.metrics)
                     sums.add({"loss": loss, **values}, samples)
                     if self.metrics:
@@ -181,13 +180,14 @@ class Evaluator:
             )
         return found[0], found[1]
 
-    def _call_step_fn(self, arguments: tuple[Any, ...]) -> Any:
+    def _call_step_fn(self, arguments: tuple[Any, ...]) -> tuple[Any, Mapping[str, Any]]:
+        """Return the loss and the named values of a batch."""
         extra = {}
         if self.masked:
             # With tail='pad' the function ignores rows by a mask; here nothing is padded.
             extra["mask"] = torch.ones(num_samples(arguments), dtype=torch.bool, device=self.device)
         try:
-            return self.step_fn(self.model, *arguments, **extra)
+            return _loss_and_values(self.step_fn(self.model, *arguments, **extra))
         except Exception as error:
             if isinstance(error, RuntimeError) and "does not require grad" in str(error):
                 if calls_backward(error):
