@@ -48,6 +48,7 @@ class RunReporter:
             from flodl.monitor import Console
 
             self._console = Console(total_epochs)
+            self._console(Event("run_start", {"total_epochs": total_epochs}))
         self.is_silent = self._monitor is None and self._console is None
 
     def watch(self, *things: Any) -> None:
@@ -88,6 +89,13 @@ class RunReporter:
             self._console(event)
         elif kind == "alert" and data["level"] != "info":
             log.warn("%s", data["message"])
+
+    def stopped(self, reason: str) -> None:
+        """Report why a run ends early, unless `finish` does: a monitor with its run says so itself."""
+        if self._console is not None:
+            self._console(Event("run_end", {"status": "stopped", "message": reason}))
+        elif self._monitor is not None and not self._owns_monitor:
+            self.event("alert", message=f"training stopped: {reason}", level="info")
 
     def finish(self, status: str, message: str | None = None) -> None:
         """Report the end; a monitor that the user created stays open."""
@@ -131,7 +139,10 @@ class Reports:
             status = "stopped" if isinstance(error, SystemExit | KeyboardInterrupt) else "failed"
             self._end(status, f"{type(error).__name__}: {error}")
             raise
-        self._end("stopped" if stop_reason() else "finished", stop_reason() or None)
+        reason = stop_reason()
+        if reason and self.current is not None:
+            self.current.stopped(reason)
+        self._end("stopped" if reason else "finished", reason or None)
 
     def begin(
         self,

@@ -1,0 +1,51 @@
+"""What a run reports on the console about its end."""
+
+import pytest
+
+from flodl.monitor import Monitor
+
+
+class StopAfter:
+    def __init__(self, epoch):
+        self.epoch = epoch
+
+    def on_epoch_end(self, trainer):
+        if trainer.epochs == self.epoch:
+            trainer.stop("enough")
+
+
+class StopAtOnce:
+    def on_step_end(self, trainer):
+        trainer.stop("enough")
+
+
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_a_run_that_is_stopped_early_says_why_with_and_without_a_folder(
+    make, data, tmp_path, capsys, has_folder
+):
+    folder = {"checkpoint_dir": tmp_path / "run"} if has_folder else {}
+    make(hooks=[StopAfter(2)], monitor=None, **folder).fit(data, epochs=3, batch_size=10)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("  training stopped after")
+    assert last.endswith("enough")
+
+
+def test_a_run_that_is_stopped_in_its_first_epoch_says_why(make, data, capsys):
+    make(hooks=[StopAtOnce()], monitor=None).fit(data, epochs=3, batch_size=10)
+    assert capsys.readouterr().out.splitlines()[-1].endswith("enough")
+
+
+def test_a_run_that_is_stopped_after_its_last_epoch_ends_as_usual(make, data, capsys):
+    make(hooks=[StopAfter(2)], monitor=None).fit(data, epochs=2, batch_size=10)
+    assert "stopped" not in capsys.readouterr().out
+
+
+def test_a_monitor_that_stays_open_shows_why_a_run_was_stopped(make, data, capsys):
+    with Monitor(3, resources=False) as monitor:
+        make(hooks=[StopAfter(1)], monitor=monitor).fit(data, epochs=3, batch_size=10)
+    assert "info: training stopped: enough" in capsys.readouterr().out
+
+
+def test_a_silent_run_prints_nothing_when_it_is_stopped(make, data, capsys):
+    make(hooks=[StopAfter(1)], monitor=False).fit(data, epochs=3, batch_size=10)
+    assert capsys.readouterr() == ("", "")
