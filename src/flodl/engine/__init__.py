@@ -1,7 +1,7 @@
 """The training step as one program: eager first, then captured, with the same numbers."""
 
 from .batch.keywords import taking_a_dict
-from .batch.samples import ambiguous_samples, leading_lengths, num_samples, shapes_in
+from .batch.samples import ambiguous_samples, leading_lengths, num_samples, pieces_of, shapes_in
 from .capture.function import Captured, capture
 from .device.gc_and_sync import Collector, calm_collector, no_waiting
 from .device.memory import MemoryUse, forget_peaks, memory_use
@@ -53,6 +53,7 @@ __all__ = [
     "no_waiting",
     "num_samples",
     "outcome_of",
+    "pieces_of",
     "plain_tensors_of",
     "rehearse",
     "report_skips_elsewhere",

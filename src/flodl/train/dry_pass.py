@@ -30,6 +30,7 @@ from .callbacks.watched import lacks_evaluation, may_add_metrics, unknown_watche
 from .checks.gradients import check_gradients
 from .evaluation.evaluator import as_arguments
 from .evaluation.names import SKIPPED, check_names, check_number
+from .evaluation.pieces import compare_pieces, warn_of_counts
 from .run import Run
 
 
@@ -52,10 +53,12 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
     plain = plain_tensors_of(session.model) if _saves(run) else []
     try:
         with sandbox(session.train_step, batch, evaluated, evaluator.outputs, *metrics, *states), muted:
-            names, matrices = _trained_names(run, batch), list[str]()
+            names, integers = _trained_names(run, batch)
+            matrices = list[str]()
             written = {} if outside is None else outside.written()
             drawn = [] if outside is None else outside.drawn()
             plain = [one for one in plain if one.is_changed]
+            counts = _warn_of_counts(run, batch, integers)
             if evaluated is not None:
                 with hint_at_batches(eval_data):
                     found, matrices = evaluator.names_of(*evaluated)
@@ -69,6 +72,8 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
         _check_watched(run, names, [f"eval_{name}" for name in matrices])
         _report_unsaved(run, batch, written)
         _report_plain(run, batch, plain)
+        if counts:
+            run.reports.warn(counts)
         if drawn:
             run.reports.warn(
                 f"the step function draws from {' and '.join(map(repr, drawn))}, a generator of its own, "
@@ -80,8 +85,10 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
         run.saver.check_parts()
 
 
-def _trained_names(run: Run, batch: Any) -> set[str] | None:
-    """Return the names that a row of the history has without evaluation; None if the forward fails.
+def _trained_names(run: Run, batch: Any) -> tuple[set[str] | None, list[str]]:
+    """Return the names that a row of the history has without evaluation, and those of integers.
+
+    The names are None if the forward fails.
 
     The step comes next, and raises the same error, or splits a batch for which memory ran out.
     """
@@ -98,7 +105,7 @@ def _trained_names(run: Run, batch: Any) -> set[str] | None:
             if better is not None:
                 raise better from error
             raise
-        return None
+        return None, []
     check_names(values)
     for name, value in values.items():
         check_number(name, value)
@@ -106,7 +113,12 @@ def _trained_names(run: Run, batch: Any) -> set[str] | None:
     if warning := check_gradients(session.model, session.optimizer, run.evaluator.step_fn, loss):
         run.reports.warn(warning)
     skipped = {SKIPPED} if session.settings.nan == "skip" else set()
-    return {"loss", "lr", *skipped, *values}
+    integers = [name for name, value in values.items() if _is_integer(value)]
+    return {"loss", "lr", *skipped, *values}, integers
+
+
+def _is_integer(value: Tensor) -> bool:
+    return not value.is_floating_point() and value.dtype is not torch.bool
 
 
 def _saves(run: Run) -> bool:
@@ -158,6 +170,14 @@ def _report_plain(run: Run, batch: Any, changed: Sequence[PlainTensor]) -> None:
             "save: a resumed run would continue with its initial value. Register it as a buffer, "
             f"self.register_buffer({name!r}, …)."
         )
+
+
+def _warn_of_counts(run: Run, batch: Any, integers: Collection[str]) -> str:
+    """Return a warning about integers that are counts over a batch, or ""."""
+    if not integers:
+        return ""
+    found = compare_pieces(run.session.train_step, run.evaluator, batch, integers)
+    return "" if found is None else warn_of_counts(found)
 
 
 def _check_watched(run: Run, names: set[str], matrices: Collection[str]) -> None:

@@ -8,6 +8,7 @@ from torch import nn
 
 from flodl.hf import AutoModelForSequenceClassification, AutoModelForTokenClassification, compute_loss
 from flodl.hf.data.tiny import create_tiny
+from flodl.train.evaluation.pieces import Pieces
 from flodl.train.ranks.notes import differs_from_one_device, state_outside_model
 
 COUNT = 0
@@ -126,3 +127,24 @@ def test_what_is_trained_outside_the_model_is_named():
     assert optimizer is not None
     whole = nn.ModuleList([model, critic])
     assert "uses 'scale'," in warnings(whole, step_fn)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "what"),
+    [
+        (1.0, 2.0, "the loss is a sum"),
+        (2.0, 3.5, "the loss of a batch is not the mean of its samples' losses"),
+        (2.0, 4.0, ""),
+    ],
+)
+def test_a_loss_of_unknown_kind_is_measured_with_the_pieces_of_a_batch(first, second, what):
+    pieces = Pieces({"loss": 3.0}, [{"loss": first}, {"loss": second}], [0.5, 0.5])
+    found = "\n".join(differs_from_one_device(nn.Linear(2, 2), plain_loss, lambda: pieces))
+    assert (what in found) if what else not found
+
+
+def test_a_loss_of_known_kind_is_not_measured():
+    def fail():
+        raise AssertionError
+
+    assert "SUMMED" in "\n".join(differs_from_one_device(nn.Linear(2, 2), summed_loss, fail))

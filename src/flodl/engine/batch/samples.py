@@ -107,3 +107,28 @@ def split_batch(batch: tuple[Any, ...], count: int) -> list[tuple[Any, ...]]:
         return part
 
     return [part_from(start) for start in range(0, total, size)] or [batch]
+
+
+def pieces_of(batch: tuple[Any, ...]) -> list[tuple[Any, ...]] | None:
+    """Split a batch into 2 to 4 pieces of at least two samples.
+
+    Return None if that is not possible, or if something in the batch does not clearly belong to samples.
+
+    >>> import torch
+    >>> pieces_of((torch.arange(5), {"y": torch.arange(5)}))
+    [(tensor([0, 1, 2]), {'y': tensor([0, 1, 2])}), (tensor([3, 4]), {'y': tensor([3, 4])})]
+    >>> pieces_of((torch.arange(4), ["one", "two", "three", "four"])) is None
+    True
+    """
+    total = num_samples(batch)
+    if is_packed(batch) or why_not_splittable(batch, total):
+        return None
+    known = bool | int | float | Tensor | np.ndarray
+    if not all(leaf is None or isinstance(leaf, known) for leaf in leaves_of(batch)):
+        return None
+    for count in (4, 3, 2):
+        pieces = split_batch(batch, count)
+        # `squeeze()` removes the dimension of a single sample, too.
+        if len(pieces) > 1 and all(num_samples(one) > 1 for one in pieces):
+            return pieces
+    return None

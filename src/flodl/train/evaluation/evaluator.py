@@ -129,6 +129,10 @@ class Evaluator:
             return names, matrices
         return [*names, *(f"ema_{one}" for one in names)], [*matrices, *(f"ema_{one}" for one in matrices)]
 
+    def values_of(self, batch: Any) -> dict[str, float]:
+        """Return the loss and the values of one batch; use it inside `sandbox`, random numbers are drawn."""
+        return self._evaluate([(batch, None)], lambda: None, warns=False)[0]
+
     def _evaluate(
         self,
         batches: Batches,

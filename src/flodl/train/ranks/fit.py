@@ -30,6 +30,7 @@ from flodl.distributed.supervisor import (
 from ..epoch import begin_epoch, begin_run, end_epoch, end_training
 from ..evaluation.modes import modes_of
 from ..evaluation.names import SKIPPED
+from ..evaluation.pieces import Pieces, compare_pieces
 from ..run import Run
 from .adopt import Progress, WeightsCheck, adopt, settings_for_ranks, sums_of
 from .checks import check_data, check_session, check_skipped
@@ -117,8 +118,9 @@ class RanksFit:
             updates=session.updates,
         )
         write_payload(self._payload(optimizer), folder / "payload.pt")
-        self._report_differences()
-        begin_run(run, self._first_batch(), self._eval_data)
+        batch = self._first_batch()
+        self._report_differences(batch)
+        begin_run(run, batch, self._eval_data)
         self._told = settings_for_ranks(session, modes_of(session.model))
         try:
             with open_engine(self._ranks.placement) as engine:
@@ -131,7 +133,7 @@ class RanksFit:
             run.progress.ranks = self._recorder.report()
         self._settle(outcome)
 
-    def _report_differences(self) -> None:
+    def _report_differences(self, batch: Any) -> None:
         """Report what is different from one device, once for each trainer."""
         run = self._run
         if run.progress.is_checked:
@@ -140,11 +142,18 @@ class RanksFit:
         for warning in state_outside_model(model, step_fn):
             run.reports.warn(warning)
         if self._ranks.policy == "sync":
-            for note in differs_from_one_device(model, step_fn):
+            for note in differs_from_one_device(model, step_fn, partial(self._pieces, batch)):
                 if run.reports.monitor is False:
                     # Nobody listens, but the numbers differ from those that are expected.
                     log.msg("%s", note)
                 run.reports.event("alert", message=note, level="info")
+
+    def _pieces(self, batch: Any) -> Pieces | None:
+        """Return the loss of a batch and of its pieces, as ranks would compute it."""
+        run = self._run
+        if not run.session.settings.dry_pass:
+            return None
+        return compare_pieces(run.session.train_step, run.evaluator, batch, ["loss"])
 
     def _resumed(self) -> list[list[int]]:
         """Return what is trained of the current epoch."""

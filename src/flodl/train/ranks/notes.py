@@ -16,11 +16,17 @@ from flodl.core.contents import is_user_file
 from flodl.core.contents.reads import uses_of
 from flodl.optim.all_optimizers import in_any_optimizer
 
+from ..evaluation.pieces import Pieces
+
 MAX_NAMES = 3
 
 
-def differs_from_one_device(model: nn.Module, step_fn: Callable[..., Any]) -> Iterator[str]:
+def differs_from_one_device(
+    model: nn.Module, step_fn: Callable[..., Any], compare: Callable[[], Pieces | None] = lambda: None
+) -> Iterator[str]:
     """Yield why `policy="sync"` does not give the numbers of one device, where that can be seen.
+
+    `compare` returns the loss of a batch and of its pieces. It is called if nothing is known about the loss.
 
     >>> [*differs_from_one_device(nn.BatchNorm1d(4), lambda model, x: model(x).mean())]  # doctest: +ELLIPSIS
     ["policy='sync': BatchNorm1d normalizes with the statistics of each rank's part of a batch..."]
@@ -34,20 +40,35 @@ def differs_from_one_device(model: nn.Module, step_fn: Callable[..., Any]) -> It
                 "one device"
             )
             break
+    of_loss = [*_loss_notes(model, step_fn)]
+    if not of_loss and (pieces := compare()) is not None:
+        of_loss = [*_measured_notes(pieces)]
+    yield from of_loss
+
+
+def _loss_notes(model: nn.Module, step_fn: Callable[..., Any]) -> Iterator[str]:
+    """Yield what the modules and functions that compute the loss say about it."""
     mean_over = getattr(_function(step_fn), "mean_over", None)
     if mean_over is not None and (what := mean_over(model)):
         yield _denominator(f"the loss is a mean over {what}")
     for name, value in outside_values(step_fn).items():
         if isinstance(value, _Loss | _WeightedLoss):
             if value.reduction == "sum":
-                yield (
-                    f"policy='sync': {name} is a sum (reduction='sum') over each rank's part of a batch, and "
-                    "the gradients of the ranks are averaged, so they are smaller than those of one device "
-                    "by about the number of ranks: the numbers always differ. For the same numbers, return "
-                    "the sum over the samples divided by their number"
-                )
+                yield _sum_over_samples(f"{name} is a sum (reduction='sum')")
             elif value.reduction == "mean" and getattr(value, "weight", None) is not None:
                 yield _denominator(f"{name} is a mean weighted by class")
+
+
+def _measured_notes(found: Pieces) -> Iterator[str]:
+    """Yield what the pieces of a batch say about the loss.
+
+    >>> [*_measured_notes(Pieces({"loss": 3.0}, [{"loss": 2.0}, {"loss": 4.0}], [0.5, 0.5]))]
+    []
+    """
+    if found.is_sum("loss"):
+        yield _sum_over_samples("the loss is a sum (that of a batch is the sum of those of its pieces)")
+    elif not found.is_mean("loss"):
+        yield _denominator("the loss of a batch is not the mean of its samples' losses")
 
 
 def state_outside_model(model: nn.Module, step_fn: Callable[..., Any]) -> Iterator[str]:
@@ -108,6 +129,14 @@ def _function(step_fn: Callable[..., Any]) -> Any:
     while isinstance(step_fn, functools.partial):
         step_fn = step_fn.func
     return getattr(step_fn, "__func__", step_fn)
+
+
+def _sum_over_samples(what: str) -> str:
+    return (
+        f"policy='sync': {what} over each rank's part of a batch, and the gradients of the ranks are "
+        "averaged, so they are smaller than those of one device by about the number of ranks: the numbers "
+        "always differ. For the same numbers, return the sum over the samples divided by their number"
+    )
 
 
 def _denominator(what: str) -> str:
