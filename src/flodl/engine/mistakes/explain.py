@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dis
-import inspect
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -19,27 +18,26 @@ from ..batch.tree import leaves_of
 from ..device.autograd_history import attribute_path
 from ..errors import NoLoss, StepCallError, StepFunctionError
 from ..settings import StepFunction
+from .batch_names import named_tensors, order_text
 from .batch_text import batch_text
+from .frames import raising_module
+from .input_dtypes import DTYPES, Named, dtype_advice
 from .model_output import advice_for_output
 from .no_loss import why_no_loss
 from .step_function import signature_mismatch, signature_text
+from .targets import advice_for_targets
 
 _TORCH_ERRORS = (RuntimeError, ValueError, IndexError, TypeError, AssertionError, AttributeError)
 _TORCH_FILES = str(Path(torch.__file__).parent)
 
 # What torch says, and which advice follows.
 _DEVICES = r"same device|on the expected device|on device .* not|Expected .* device|weight type|device type"
-_DTYPES = (
-    r"same dtype|scalar type|Found dtype|dtype to be|weight type|can't be cast|not implemented for '|"
-    r"expected .* dtype|data type|of the following scalar types|type .* should be the same"
-)
 _SHAPES = (
     r"cannot be multiplied|must match|size mismatch|to match target batch_size|Given groups|Expected \d|"
     r"expected input|must be equal to|is invalid for input of size|normalized_shape|should contain \d|"
     r"shape mismatch|Sizes of tensors|inconsistent tensor size|same size|must be the same as|"
     r"was expecting embedding dimension|shapes? .* (does|do) not match|should have consistent"
 )
-_TWO_SIZES = r"size \(torch\.Size\(\[([\d, ]*)\]\)\)"
 _ORDER = r"Dimension out of range|dimension specified as|too many indices|index \d+ is out of bounds"
 _ONE_VALUE = r"Expected more than 1 (value per channel|spatial element) when training"
 _SECOND_BACKWARD = r"backward through the graph a second time"
@@ -77,19 +75,21 @@ def explained(
         f"in the step function {signature_text(step_fn)}; the model has {_model_text(model)}, and the batch "
         f"{of_data}{of_data and ' '}is {batch_text(batch)}"
     )
-    order = _order(step_fn, batch)
-    advice = _advice(error, told, model, batch, order)
+    order = order_text(step_fn, batch)
+    advice = _advice(error, told, model, batch, named_tensors(step_fn, batch), order)
     if advice is None:
         if type(error) in (RuntimeError, IndexError, ValueError, AssertionError):
             note = f"{where[0].upper()}{where[1:]}."
             error.add_note(f"{note} Check the order of the arguments: {order}." if order else note)
         return None
     first = told.partition("\n")[0].partition(" (or directly")[0].rstrip(".!")
-    path = _norm_path(error, model) if re.search(_ONE_VALUE, told) else ""
-    return StepFunctionError(f"{first}, {where}. {advice}", path=path)
+    norm = raising_module(error, model) if re.search(_ONE_VALUE, told) else None
+    return StepFunctionError(f"{first}, {where}. {advice}", path=norm[0] if norm else "")
 
 
-def _advice(error: Exception, told: str, model: nn.Module, batch: tuple[Any, ...], order: str) -> str | None:
+def _advice(
+    error: Exception, told: str, model: nn.Module, batch: tuple[Any, ...], named: Named, order: str
+) -> str | None:
     """Return what to change, or None if the message is not known."""
     leaves = [leaf for leaf in leaves_of(batch) if isinstance(leaf, Tensor)]
     if output := advice_for_output(told, error, model, batch):
@@ -104,56 +104,15 @@ def _advice(error: Exception, told: str, model: nn.Module, batch: tuple[Any, ...
         return _one_value(told, batch)
     if re.search(r"must be (a )?Tensor, not|must be Tensor", told):
         return _not_a_tensor(told, batch)
-    if re.search(r"multi-target not supported", told):
-        return "Class indices have one dimension: pass y.squeeze(1), or y.argmax(1) for one-hot targets."
-    if re.search(r"Expected target size \[(\d+), \d+\], got \[\1, \d+\]", told):
-        return (
-            "cross_entropy takes scores [N, classes, T] for targets [N, T]. If the classes are the last "
-            "dimension of the scores, pass scores.transpose(1, 2)."
-        )
-    if re.search(r"all elements of input should be between 0 and 1", told):
-        return (
-            "binary_cross_entropy takes probabilities. For scores, as of a linear layer, use "
-            "binary_cross_entropy_with_logits or nn.BCEWithLogitsLoss; check that the scores are not NaN."
-        )
-    if re.search(r"Target -?\d+ is out of bounds|index out of range in self", told):
-        return "An index must be at least 0 and below the number of classes or rows; check the largest one."
-    if re.search(_DTYPES, told):
-        advice = _dtype_advice(model, leaves)
+    if re.search(DTYPES, told):
+        advice = dtype_advice(told, error, model, named)
         is_mixed = len({leaf.is_floating_point() for leaf in leaves}) > 1
         return f"{advice} Check the order of the arguments, too: {order}." if order and is_mixed else advice
-    if missing := _missing_dimension(told):
-        return missing
+    if targets := advice_for_targets(told, named):
+        return targets
     if re.search(_SHAPES, told) or (order and re.search(_ORDER, told)):
         return f"Check the order of the arguments and their shapes{order and ': '}{order}."
     return None
-
-
-def _missing_dimension(told: str) -> str:
-    """Return the advice for an output [n, 1] and a target [n], or the other way round; else ""."""
-    sizes = [text.split(", ") for text in re.findall(_TWO_SIZES, told)]
-    if len(sizes) != 2 or sizes[0] == sizes[1]:
-        return ""
-    target, output = sizes
-    if [*target, "1"] == output:
-        return "Give the target the last dimension of the output: y.unsqueeze(-1)."
-    if target == [*output, "1"]:
-        return "Remove the last dimension of the target: y.squeeze(-1)."
-    return ""
-
-
-def _order(step_fn: StepFunction, batch: tuple[Any, ...]) -> str:
-    """Return which argument is which part of a batch of several parts, or ""."""
-    function: Any = step_fn.forward if isinstance(step_fn, nn.Module) else step_fn
-    try:
-        parameters = [*inspect.signature(function).parameters.values()][1:]
-    except (TypeError, ValueError):
-        return ""
-    names = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
-    if len(batch) < 2 or len(names) < len(batch):
-        return ""
-    parts = [f"{name} is {batch_text((part,))[1:-1]}" for name, part in zip(names, batch)]
-    return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def _one_value(told: str, batch: tuple[Any, ...]) -> str:
@@ -166,16 +125,6 @@ def _one_value(told: str, batch: tuple[Any, ...]) -> str:
             f"Trainer. If all batches have 1 sample: {advice[0].lower()}{advice[1:]}"
         )
     return f"The norm needs more than one value for each channel in training. {advice}"
-
-
-def _norm_path(error: Exception, model: nn.Module) -> str:
-    """Return the path of the module that raised an error, or ""."""
-    traceback, found = error.__traceback__, ""
-    paths = {id(module): path for path, module in model.named_modules()}
-    while traceback is not None:
-        found = paths.get(id(traceback.tb_frame.f_locals.get("self")), found)
-        traceback = traceback.tb_next
-    return found
 
 
 def _not_a_tensor(told: str, batch: tuple[Any, ...]) -> str:
@@ -235,21 +184,6 @@ def _other_device(model: nn.Module, leaves: list[Tensor]) -> str | None:
     return (
         f"The model is on {expected}, and the batch on {', '.join(others)}. Move the batch before the step, "
         f"x.to({str(expected)!r}), or let a flodl.Loader do it."
-    )
-
-
-def _dtype_advice(model: nn.Module, leaves: list[Tensor]) -> str:
-    expected = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-    other = [leaf.dtype for leaf in leaves if leaf.is_floating_point() and leaf.dtype != expected]
-    if other:
-        name = str(expected).removeprefix("torch.")
-        return (
-            f"The model computes in {name}. Convert the data once: x.to(torch.{name}). NumPy's floats are "
-            "float64 unless you convert them."
-        )
-    return (
-        "Inputs and the targets of a regression or of binary_cross_entropy are floats: y.float(). Class "
-        "indices, as for cross_entropy, are integers: y.long()."
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..batch.tree import container_items
+from .frames import frames_of
 
 # What torch and Python say about a value that is not a tensor; the groups are its type and an attribute.
 _WRONG_TYPES = (
@@ -25,7 +26,7 @@ _MOST_NAMES = 6
 def advice_for_output(told: str, error: Exception, model: nn.Module, batch: tuple[Any, ...]) -> str:
     """Return which output to pass to the loss, or "" if the error has another cause."""
     found = next((found for pattern in _WRONG_TYPES if (found := re.search(pattern, told))), None)
-    frames = _frames(error)
+    frames = frames_of(error)
     if found is None or found[1] in _types_in(batch) or _is_inside(model, frames):
         return ""
     kind, attribute = found.groups()
@@ -50,15 +51,6 @@ def _described(value: Any, kind: str) -> str:
     shown = ", ".join(map(repr, names[:_MOST_NAMES])) + ", …" * (len(names) > _MOST_NAMES)
     what = "keys" if is_mapping else "fields"
     return f"a {kind} with the {what} {shown}: pass one of them to the loss, as in model(x){use}."
-
-
-def _frames(error: Exception) -> list[FrameType]:
-    """Return the frames that the error passed through, innermost first."""
-    frames, traceback = [], error.__traceback__
-    while traceback is not None:
-        frames.append(traceback.tb_frame)
-        traceback = traceback.tb_next
-    return frames[::-1]
 
 
 def _is_inside(model: nn.Module, frames: list[FrameType]) -> bool:

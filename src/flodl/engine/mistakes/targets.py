@@ -1,0 +1,94 @@
+"""Advice for targets and indices that a loss or an embedding does not take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from torch import Tensor
+
+_TWO_SIZES = r"size \(torch\.Size\(\[([\d, ]*)\]\)\)"
+_MESSAGES = {
+    r"multi-target not supported": (
+        "Class indices have one dimension: pass y.squeeze(1), or y.argmax(1) for one-hot targets."
+    ),
+    r"Expected floating point type for target with class probabilities": (
+        "cross_entropy takes class indices, or probabilities as floats. For one-hot targets, pass "
+        "y.argmax(1) or y.float()."
+    ),
+    r"Expected target size \[(\d+), \d+\], got \[\1, \d+\]": (
+        "cross_entropy takes scores [N, classes, T] for targets [N, T]. If the classes are the last "
+        "dimension of the scores, pass scores.transpose(1, 2)."
+    ),
+    r"all elements of input should be between 0 and 1": (
+        "binary_cross_entropy takes probabilities. For scores, as of a linear layer, use "
+        "binary_cross_entropy_with_logits or nn.BCEWithLogitsLoss; check that the scores are not NaN."
+    ),
+}
+
+Named = Sequence[tuple[str, Tensor]]
+
+
+def advice_for_targets(told: str, named: Named) -> str:
+    """Return what to change, or "" if the message is not about targets or indices.
+
+    >>> advice_for_targets("Target -1 is out of bounds.", [])
+    'A class index is at least 0, and this one is -1. If -1 marks targets that do not count, pass ...'
+    """
+    for pattern, advice in _MESSAGES.items():
+        if re.search(pattern, told):
+            return advice
+    if re.search(r"all elements of target should be between 0 and 1", told):
+        return _outside_0_to_1(named)
+    if below := re.search(r"Target (-\d+) is out of bounds", told):
+        index = below[1]
+        return (
+            f"A class index is at least 0, and this one is {index}. If {index} marks targets that do not "
+            f"count, pass ignore_index={index} to the loss; if the labels start at {index}, as -1 and 1 do, "
+            "map them to 0, 1, …."
+        )
+    if re.search(r"Target \d+ is out of bounds", told):
+        return "A class index must be below the number of classes, the outputs of the model; the first is 0."
+    if "index out of range in self" in told:
+        return f"An index must be at least 0 and below the number of rows.{_range_of_indices(named)}"
+    return _missing_dimension(told)
+
+
+def _outside_0_to_1(named: Named) -> str:
+    found = ""
+    if named and (values := _range(named[-1][1])) and (values[0] < 0 or values[1] > 1):
+        found = f" {named[-1][0]} has values from {values[0]:g} to {values[1]:g}."
+    return (
+        f"binary_cross_entropy takes targets from 0 to 1.{found} Map labels of -1 and 1 to 0 and 1; for more "
+        "than two classes, use cross_entropy."
+    )
+
+
+def _range_of_indices(named: Named) -> str:
+    ranges = [
+        f"those of {name} are {found[0]} to {found[1]}"
+        for name, leaf in named
+        if not leaf.is_floating_point() and (found := _range(leaf))
+    ]
+    return f" In this batch, {', '.join(ranges)}." if ranges else ""
+
+
+def _range(leaf: Tensor) -> tuple[float, float] | None:
+    """Return the smallest and the largest value, where they can be read."""
+    if leaf.is_meta or not leaf.numel() or leaf.is_complex():
+        return None
+    low, high = leaf.aminmax()
+    return low.item(), high.item()
+
+
+def _missing_dimension(told: str) -> str:
+    """Return the advice for an output [n, 1] and a target [n], or the other way round; else ""."""
+    sizes = [text.split(", ") for text in re.findall(_TWO_SIZES, told)]
+    if len(sizes) != 2 or sizes[0] == sizes[1]:
+        return ""
+    target, output = sizes
+    if [*target, "1"] == output:
+        return "Give the target the last dimension of the output: y.unsqueeze(-1)."
+    if target == [*output, "1"]:
+        return "Remove the last dimension of the target: y.squeeze(-1)."
+    return ""
