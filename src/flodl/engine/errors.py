@@ -34,7 +34,7 @@ class UpdateError(StepError, RuntimeError):
 
 
 class StepFunctionError(StepError, RuntimeError):
-    """Torch raised an error in the step function or its backward; the message explains it."""
+    """The step function or its backward raised an error that the message explains."""
 
 
 class StepAttributeError(StepError, AttributeError):

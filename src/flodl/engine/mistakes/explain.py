@@ -18,9 +18,10 @@ from ..batch.tree import leaves_of
 from ..device.autograd_history import attribute_path
 from ..errors import NoLoss, StepCallError, StepFunctionError
 from ..settings import StepFunction
+from .batch_access import about_keys, key_of, wrong_access
 from .batch_names import named_tensors, order_text
 from .batch_text import batch_text
-from .frames import raising_module
+from .frames import frames_of, raising_module
 from .input_dtypes import DTYPES, Named, dtype_advice
 from .model_output import advice_for_output
 from .no_loss import why_no_loss
@@ -64,6 +65,8 @@ def explained(
     """
     if isinstance(error, NoLoss):
         return NoLoss(why_no_loss(step_fn, model, batch))
+    if not isinstance(error, FlodlError) and (told := wrong_access(error, step_fn, batch, of_data)):
+        return StepFunctionError(told)
     if isinstance(error, FlodlError | torch.OutOfMemoryError) or not isinstance(error, _TORCH_ERRORS):
         return None
     if isinstance(error, TypeError) and (mismatch := signature_mismatch(step_fn, batch, extra)):
@@ -103,7 +106,7 @@ def _advice(
     if re.search(_ONE_VALUE, told):
         return _one_value(told, batch)
     if re.search(r"must be (a )?Tensor, not|must be Tensor", told):
-        return _not_a_tensor(told, batch)
+        return _not_a_tensor(told, error, batch)
     if re.search(DTYPES, told):
         advice = dtype_advice(told, error, model, named)
         is_mixed = len({leaf.is_floating_point() for leaf in leaves}) > 1
@@ -127,9 +130,14 @@ def _one_value(told: str, batch: tuple[Any, ...]) -> str:
     return f"The norm needs more than one value for each channel in training. {advice}"
 
 
-def _not_a_tensor(told: str, batch: tuple[Any, ...]) -> str:
+def _not_a_tensor(told: str, error: Exception, batch: tuple[Any, ...]) -> str:
     """Return the advice for a model or loss that gets something other than a tensor."""
     mapping = next((part for part in batch if isinstance(part, Mapping)), None)
+    if "not str" in told:
+        seen = [value for frame in frames_of(error) for value in frame.f_locals.values()]
+        unpacked = next((found for value in seen if (found := key_of(batch, value))), None)
+        if unpacked is not None:
+            return about_keys(unpacked)
     if mapping is not None and re.search(r"not \w*([Dd]ict|Mapping|Encoding)", told):
         name = next((repr(key) for key, value in mapping.items() if isinstance(value, Tensor)), "'x'")
         return (
