@@ -24,6 +24,7 @@ from .dry_pass import dry_pass
 from .evaluation.metrics import components_of
 from .evaluation.modes import modes_of
 from .evaluation.names import SKIPPED, as_number, check_names, check_number, with_prefix
+from .faults.nan_evaluation import nan_evaluation
 from .faults.skipped import num_skipped_in_epoch, skipped_alert
 from .learning_rate import followed_loss, forget_best, learning_rate, optimizer_settings, reset_schedule
 from .limit import check_limit
@@ -269,6 +270,9 @@ def end_epoch(run: Run, eval_data: Any) -> None:
     if (rate := learning_rate(session.optimizer)) != row["lr"]:
         # A hook changed it; a row contains the rate of the next update.
         row["lr"] = metrics["lr"] = rate
+    if "nan evaluation" not in run.reported and (warning := nan_evaluation(row)):
+        run.reported.add("nan evaluation")
+        run.reports.warn(warning)
     if session.epochs == run.progress.total_epochs:
         for warning in never_measured(run.watched, session.history, run.hooks.all):
             run.reports.warn(warning)

@@ -28,6 +28,16 @@ def test_the_folder_of_a_bundle_or_of_a_run_names_the_file_of_the_model(tmp_path
         assert f"read_bundle(latest_bundle('{bundle.parent}'))" in message
 
 
+def test_a_file_that_is_in_the_bundles_of_a_run_is_found_there(tmp_path):
+    parts = {"model": {"w": torch.ones(2)}, "data": {"epoch": 1}}
+    for step in (7, 9):
+        bundle = save_bundle(tmp_path / "run" / "bundles", step, parts)
+    for folder in (bundle.parent, bundle.parent.parent):
+        message = error_of(folder / "model.fdl")
+        assert f"that of a run, whose files are in bundles: load '{bundle}/model.fdl'" in message
+        assert "bundles" not in error_of(folder / "weights.fdl").replace(str(folder), "")
+
+
 def test_another_folder_names_a_file_in_it(tmp_path):
     assert error_of(tmp_path).endswith("Is a directory. Pass a file that save_checkpoint wrote.")
     save_checkpoint(tmp_path / "best.safetensors", {"w": torch.ones(2)})

@@ -97,3 +97,22 @@ def test_flipped_and_big_endian_samples_are_accepted(make):
     rows = np.arange(6, dtype=np.float32).reshape(2, 3)
     (batch,) = Loader([make(row) for row in rows], 2, shuffle=False)
     assert batch.tolist() == [make(row).tolist() for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        (None, "sample 7 is None. The dataset, or a transform, returned it"),
+        ((torch.ones(2), None), "sample 7 has None as item 1."),
+        ({"x": None, "y": 1}, "sample 7 has None as 'x'."),
+    ],
+)
+def test_a_sample_that_is_none_or_contains_none_is_named(missing, words):
+    sample = {"x": torch.ones(2), "y": 1} if isinstance(missing, dict) else (torch.ones(2), 1)
+    samples = [missing if index == 7 else sample for index in range(12)]
+    with pytest.raises(DataError) as caught:
+        [*Loader(samples, 4, seed=0)]
+    assert words in str(caught.value)
+    assert "collate=" not in str(caught.value)
+    with pytest.raises(DataError, match="sample 1 of the batch"):
+        streamed(sample, missing)

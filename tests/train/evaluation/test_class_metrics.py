@@ -65,6 +65,18 @@ def test_each_class_has_its_accuracy_and_f1():
     assert math.isnan(values[3])
 
 
+@pytest.mark.parametrize(("shape", "use"), [((4,), "model(x).squeeze(-1)"), ((4, 1), "model(x)")])
+def test_one_score_for_two_classes_shows_how_to_return_class_ids(shape, use):
+    scores, targets = torch.tensor([[1.0], [-1.0], [2.0], [-2.0]]), torch.tensor([1, 0, 1, 1]).reshape(shape)
+    with pytest.raises(TrainError) as caught:
+        ClassF1(["no", "yes"]).update(scores, targets)
+    assert "a score for each class, or class ids" in str(caught.value)
+    assert f"outputs=lambda model, x, y: (({use} > 0).long(), y)." in str(caught.value)
+    found = ConfusionMatrix(["no", "yes"])
+    found.update((scores.reshape(shape) > 0).long(), targets)
+    assert found.compute().tolist() == [[1, 0], [1, 2]]
+
+
 @pytest.mark.parametrize("labels", [1, "cats", ["cat", "cat"]])
 def test_wrong_labels_are_rejected(labels):
     with pytest.raises(TrainError, match="the number of classes, at least 2"):

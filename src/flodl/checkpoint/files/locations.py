@@ -17,12 +17,27 @@ _READABLE_SUFFIXES = (".fdl", ".safetensors", *_TORCH_SUFFIXES)
 
 
 def check_file(path: Path) -> None:
-    """Raise if a path to read is a folder or in a replaced bundle; the error names what can be loaded."""
+    """Raise if a path to read is a folder, in a replaced bundle, or missing in the folder of a run.
+
+    The error names what can be loaded.
+    """
     if newer := saved_again(path.parent):
         raise CheckpointError(newer)
     if not path.is_dir():
+        _check_in_run(path)
         return
     raise CheckpointError(f"cannot read {display_name(path)}: Is a directory. {_advice(path)}")
+
+
+def _check_in_run(path: Path) -> None:
+    """Raise if a file is missing in the folder of a run, and its last bundle has one with this name."""
+    for root in (path.parent, path.parent / "bundles"):
+        bundle = None if path.exists() else newest_folder(root)
+        if bundle is not None and (bundle / path.name).is_file():
+            raise CheckpointError(
+                f"cannot read {display_name(path)}: No such file. The folder is that of a run, whose files "
+                f"are in bundles: load {str(bundle / path.name)!r}, of the last one."
+            )
 
 
 def _advice(folder: Path) -> str:

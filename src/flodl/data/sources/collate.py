@@ -45,6 +45,8 @@ def _collate(samples: list[Any], indices: Sequence[int] | None, rules: Rules) ->
     try:
         batch = torch_collate(samples, collate_fn_map=dict(rules))
     except (RuntimeError, TypeError, ValueError, KeyError) as error:
+        if missing := _missing_sample(samples, indices):
+            raise DataError(f"{len(samples)} samples cannot be collated into a batch: {missing}") from error
         text = str(error).strip() or type(error).__name__
         text = f"one has no {text}" if isinstance(error, KeyError) else text.splitlines()[0].rstrip(".")
         reason = _missing_name(samples, indices) or _unequal_lengths(samples) or text
@@ -56,15 +58,39 @@ def _collate(samples: list[Any], indices: Sequence[int] | None, rules: Rules) ->
     return tuple(batch) if isinstance(batch, list) else batch
 
 
+def _missing_sample(samples: list[Any], indices: Sequence[int] | None) -> str:
+    """Return which sample is None or contains None, and what to do; or ''.
+
+    >>> _missing_sample([(1, 2), (3, None)], [5, 8])
+    'sample 8 has None as item 1. The dataset, or a transform, returned it: return a value for ...'
+    """
+    for label, sample in zip(_labels(samples, indices), samples):
+        what = "is None" if sample is None else ""
+        if isinstance(sample, Mapping):
+            what = next((f"has None as {key!r}" for key in sample if sample[key] is None), "")
+        elif isinstance(sample, tuple | list):
+            what = next((f"has None as item {at}" for at, part in enumerate(sample) if part is None), "")
+        if what:
+            return (
+                f"sample {label} {what}. The dataset, or a transform, returned it: return a value for each "
+                "sample, or leave the sample out, with torch.utils.data.Subset for example."
+            )
+    return ""
+
+
+def _labels(samples: list[Any], indices: Sequence[int] | None) -> list[Any]:
+    return [f"{at} of the batch" for at in range(len(samples))] if indices is None else list(indices)
+
+
 def _missing_name(samples: list[Any], indices: Sequence[int] | None) -> str:
     """Return which sample lacks a name that the first one has, or ''."""
     if not all(isinstance(sample, Mapping) for sample in samples):
         return ""
-    labels = [f"{at} of the batch" for at in range(len(samples))] if indices is None else list(indices)
-    for at, sample in enumerate(samples):
+    labels = _labels(samples, indices)
+    for label, sample in zip(labels, samples):
         for name in samples[0]:
             if name not in sample:
-                return f"sample {labels[at]} has no {name!r}, which sample {labels[0]} has"
+                return f"sample {label} has no {name!r}, which sample {labels[0]} has"
     return ""
 
 

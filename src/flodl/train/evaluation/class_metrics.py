@@ -78,11 +78,22 @@ class ConfusionMatrix:
         if scores.shape != (*shape, size):
             raise TrainError(
                 f"there are {size} classes, and the predictions have the shape {tuple(scores.shape)} for "
-                f"targets of the shape {shape}. Expected {(*shape, size)}."
+                f"targets of the shape {shape}. Expected {(*shape, size)}: a score for each class, or class "
+                f"ids.{self._for_one_score(scores, shape)}"
             )
         if self._dim is None and scores.ndim > 2:
             self._dim = -1
         return scores
+
+    def _for_one_score(self, scores: Tensor, shape: tuple[int, ...]) -> str:
+        """Return the advice for a model with one output for two classes."""
+        if len(self.labels) > 2 or scores.shape not in (shape, (*shape, 1)):
+            return ""
+        score = "model(x)" if scores.shape == shape else "model(x).squeeze(-1)"
+        return (
+            " For one score per sample, as binary_cross_entropy_with_logits takes it, pass class ids: "
+            f"outputs=lambda model, x, y: (({score} > 0).long(), y)."
+        )
 
     def compute(self) -> Tensor:
         """Return the counts so far."""
