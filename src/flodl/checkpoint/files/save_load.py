@@ -30,7 +30,7 @@ from .locations import check_file, check_suffix
 from .matching import Match, as_list, match_names, warn_of_unused
 from .report import LoadReport
 from .rust_files import rust_contents, uncounted
-from .structure import Structure
+from .structure import Structure, moved_text
 from .values import check_copies, check_ties, check_values_fit, warn_of_underflow
 
 Format = Literal["safetensors", "fdlc"]
@@ -108,7 +108,7 @@ def load_checkpoint(
         written = {} if prefix else contents.metadata
         same_function = None if structure is None else structure.is_same_as(written)
         if not allow_different_structure and not same_function:
-            raise _different(structure, written.get("structural_hash"), display_name(source))
+            raise _different(structure, written, display_name(source))
         is_fdlc = contents.metadata.get("flodl_layout") == "fdlc"
         if is_fdlc and fdlc_nodes and not prefix:
             partial = bool(allow_missing or allow_unexpected)
@@ -176,11 +176,14 @@ def _structure(given: str | Structure | None) -> Structure | None:
     return Structure(given, without_code=given, earlier=given) if isinstance(given, str) else given
 
 
-def _different(own: Structure | None, stored: str | None, where: str) -> CheckpointError:
+def _different(own: Structure | None, written: Mapping[str, str], where: str) -> CheckpointError:
+    stored = written.get("structural_hash")
     if own is None:
         what = "there is no structural_hash to compare the file with. Pass that of the graph."
     elif stored is None:
         what = f"{where} has no structural hash for these names, so the graph that wrote it is unknown."
+    elif moved := own.moved_names(written):
+        what = f"{where} was written by a graph with the same structure, but {moved_text(moved)}."
     else:
         what = f"{where} was written by a graph with a different structure (hash {stored}, here "
         what += f"{own.hash}). The code of its functions and of your module classes counts."

@@ -34,7 +34,9 @@ _FORMAT = "flodl_format"
 _CHECKSUM = "flodl_checksum"
 _HASHES = "structural_hash", "rust_hash"
 # The other names that flodl writes. Files without a checksum, those of a bundle for example, may have them.
-_WITHOUT_CHECKSUM = {"flodl_aliases", "flodl_dtypes", "flodl_state", "flodl_python", "flodl_structure"}
+_WITHOUT_CHECKSUM = {
+    "flodl_aliases", "flodl_dtypes", "flodl_state", "flodl_python", "flodl_structure", "flodl_places",
+}  # fmt: skip
 
 
 def is_flodl_key(key: str) -> bool:

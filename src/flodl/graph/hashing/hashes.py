@@ -13,6 +13,7 @@ from flodl.checkpoint.files.structure import Structure
 from ..core import GraphCore, Initial
 from ..plan.spec import Node, Spec
 from .description import Description, Level
+from .places import places_of
 
 
 class GraphHashes(GraphCore):
@@ -57,7 +58,7 @@ def _structure(graph: GraphCore) -> Structure:
     description.graph(graph)
     levels = (Level.CLASSES, Level.STRUCTURE, Level.FUNCTIONS)
     full, without_code, earlier = (_digest(description.words_up_to(level)) for level in levels)
-    return Structure(full, without_code=without_code, earlier=earlier)
+    return Structure(full, without_code=without_code, earlier=earlier, places=places_of(graph))
 
 
 def weights_hash(graph: GraphCore) -> str:

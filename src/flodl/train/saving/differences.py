@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from flodl.checkpoint.files.structure import Structure
+from flodl.checkpoint.files.structure import Structure, moved_text
 from flodl.graph import Graph, structure_of
 
 from ..callbacks.dispatch import Hooks
@@ -175,6 +175,9 @@ def changed_structure(model: nn.Module, saved: Mapping[str, Any]) -> Iterator[st
         known = structures.get(path) or {"structural_hash": hashes[path]} if path in hashes else {}
         if own.is_same_as(known) is False:
             graph = f"the graph {path!r}" if path else "the graph"
+            if moved := own.moved_names(known):
+                yield f"{graph} has the same structure, but {moved_text(moved)}"
+                continue
             yield f"{graph} is built differently (structural hash {own.hash}, was {hashes[path]})"
 
 
