@@ -140,6 +140,58 @@ def test_a_schedule_that_ends_with_the_run_or_above_zero_is_not_reported_later(m
     assert "the schedule is over" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        CosineScheduler(0.1, 0.0, 30),
+        OneCycleLR(0.1, 30),
+        WarmupScheduler(CosineScheduler(0.1, 0.0, 20), 0.1, 10),
+        WarmupScheduler(CosineScheduler(0.1, 0.0, 30), 0.1, 4),
+    ],
+    ids=str,
+)
+def test_a_schedule_that_counts_batches_of_a_run_that_accumulates_is_reported(make, data, capsys, schedule):
+    make(schedule=schedule, accumulate=5).fit(data, epochs=3, batch_size=2)
+    told = capsys.readouterr().err
+    assert "as many as the run has batches, but with accumulate=5 the run has 6" in told
+    assert "needs 2 for each epoch, -(-len(loader) // 5)" in told
+
+
+@pytest.mark.parametrize(("total", "accumulate"), [(6, 5), (60, 5), (15, 2), (30, 1), (12, 5)])
+def test_other_lengths_are_not_taken_for_a_number_of_batches(make, data, capsys, total, accumulate):
+    schedule = CosineScheduler(0.1, 0.0, total)
+    make(schedule=schedule, accumulate=accumulate).fit(data, epochs=3, batch_size=2)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_rate_of_zero_in_whole_epochs_at_the_end_is_reported_once(make, data, capsys):
+    make(schedule=CosineScheduler(0.1, 0.0, 50)).fit(data, epochs=10, batch_size=2)
+    assert capsys.readouterr().err.count("the learning rate is 0 from update 50 on, and the run has 100") == 1
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        CosineScheduler(0.1, 0.0, 95),
+        CosineScheduler(0.1, 1e-6, 60),
+        ExponentialLR(0.1, 0.9),
+        CyclicLR(1e-6, 0.1, 10),
+    ],
+    ids=str,
+)
+def test_a_rate_that_stays_above_zero_until_the_last_epoch_is_not_reported(make, data, capsys, schedule):
+    make(schedule=schedule).fit(data, epochs=10, batch_size=2)
+    assert "the learning rate is 0" not in capsys.readouterr().err
+
+
+def test_a_resumed_run_whose_rate_becomes_zero_long_before_its_end_says_so(make, data, tmp_path, capsys):
+    schedule = CosineScheduler(0.1, 0.0, 6)
+    make(schedule=schedule, checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
+    capsys.readouterr()
+    make(schedule=schedule, checkpoint_dir=tmp_path).fit(data, epochs=4, batch_size=8)
+    assert "the learning rate is 0 from update 6 on, and the run has 12" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("decay", "reported"), [(0.001, True), (0.5, False), (0.999, False)])
 def test_a_decay_that_is_probably_its_complement_is_reported(make, data, capsys, decay, reported):
     make(ema=decay, monitor=None).fit(data, epochs=1, batch_size=10)

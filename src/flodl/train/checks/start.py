@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from flodl.optim import StepSchedule
+from flodl.optim import CosineScheduler, OneCycleLR, StepSchedule, WarmupScheduler
 
 from ..session import Session
 
@@ -31,15 +31,28 @@ def warnings_at_start(session: Session, *, epochs: int, num_batches: int | None)
             f"ema={decay:g} is the weight of the earlier average, so the average nearly equals the weights "
             f"of the last update. If it was meant as the weight of the new weights, write ema={1 - decay:g}."
         )
+    yield from _schedule_warnings(session, epochs=epochs, num_batches=num_batches)
+
+
+def _schedule_warnings(session: Session, *, epochs: int, num_batches: int | None) -> Iterator[str]:
+    """Yield at most one warning about a schedule whose length does not fit the run."""
+    schedule, bridge = session.schedule, session.train_step.schedule
+    accumulate, left = session.train_step.settings.accumulate, epochs - session.epochs
+    step = 0 if bridge is None else bridge.current_step
+    found: list[str] = []
     if num_batches is not None and session.epochs == 0:
-        per_epoch = -(-num_batches // session.train_step.settings.accumulate)
-        if text := schedule_ends_early(session.schedule, per_epoch=per_epoch, epochs=epochs):
-            yield text
-    bridge = session.train_step.schedule
-    if bridge is not None and session.updates and session.epochs < epochs:
-        left = None if num_batches is None else num_batches * (epochs - session.epochs)
-        if text := schedule_is_over(session.schedule, step=bridge.current_step, left=left):
-            yield text
+        per_epoch = -(-num_batches // accumulate)
+        found.append(schedule_ends_early(schedule, per_epoch=per_epoch, epochs=epochs))
+        found.append(
+            schedule_counts_batches(schedule, accumulate=accumulate, num_batches=num_batches, epochs=epochs)
+        )
+    if bridge is not None and session.updates and left > 0:
+        most = None if num_batches is None else num_batches * left
+        found.append(schedule_is_over(schedule, step=step, left=most))
+    if num_batches is not None and left > 0:
+        per_epoch = -(-num_batches // accumulate)
+        found.append(rate_becomes_zero(schedule, total=step + per_epoch * left, per_epoch=per_epoch))
+    yield from [text for text in found if text][:1]
 
 
 def chosen_on_training_data(
@@ -124,6 +137,62 @@ def schedule_is_over(schedule: Any, *, step: int, left: int | None) -> str:
         f"{highest:g} to {rest:g} and stays there, so nothing more is learned. {schedule!r} counts all "
         "updates of a run: give it as many as the run has with its additional epochs."
     )
+
+
+def schedule_counts_batches(schedule: Any, *, accumulate: int, num_batches: int, epochs: int) -> str:
+    """Return a warning if a schedule has as many updates as a run that accumulates has batches, or "".
+
+    >>> from flodl.optim import CosineScheduler
+    >>> schedule_counts_batches(CosineScheduler(0.1, 0.0, 192), accumulate=8, num_batches=64, epochs=3)[:64]
+    'the schedule has 192 updates, as many as the run has batches, bu'
+    >>> schedule_counts_batches(CosineScheduler(0.1, 0.0, 24), accumulate=8, num_batches=64, epochs=3)
+    ''
+    """
+    batches, per_epoch = num_batches * epochs, -(-num_batches // accumulate)
+    length = next((one for one in _lengths(schedule) if abs(one - batches) <= epochs), None)
+    # Where an epoch has few batches, the two numbers may be nearly equal.
+    if accumulate == 1 or length is None or 2 * length < 3 * per_epoch * epochs:
+        return ""
+    total = per_epoch * epochs
+    return (
+        f"the schedule has {length} updates, as many as the run has batches, but with accumulate={accumulate}"
+        f" the run has {total}, so it ends at a learning rate of {schedule.lr(total - 1):g}. Schedules count "
+        f"updates: {schedule!r} needs {per_epoch} for each epoch, -(-len(loader) // {accumulate})."
+    )
+
+
+def rate_becomes_zero(schedule: Any, *, total: int, per_epoch: int) -> str:
+    """Return a warning if the learning rate is 0 during at least the whole last epoch of a run, or "".
+
+    >>> from flodl.optim import CosineScheduler
+    >>> rate_becomes_zero(CosineScheduler(0.1, 0.0, 50), total=100, per_epoch=10)[:62]
+    'the learning rate is 0 from update 50 on, and the run has 100,'
+    >>> rate_becomes_zero(CosineScheduler(0.1, 0.0, 91), total=100, per_epoch=10)
+    ''
+    """
+    if total <= per_epoch or not isinstance(schedule, StepSchedule):
+        return ""
+    if any(map(schedule.lr, _spread(total - per_epoch, total))) or not any(map(schedule.lr, _first(total))):
+        return ""
+    first = _settled(schedule, total, 0.0)
+    return (
+        f"the learning rate is 0 from update {first} on, and the run has {total}, {per_epoch} in each epoch: "
+        f"nothing is learned after that. Give {schedule!r} as many updates as the run has, or train fewer "
+        "epochs."
+    )
+
+
+def _lengths(schedule: Any) -> list[int]:
+    """Return the number of updates of a schedule that ends, with and without a warm-up before it.
+
+    >>> from flodl.optim import CosineScheduler, ExponentialLR, WarmupScheduler
+    >>> _lengths(WarmupScheduler(CosineScheduler(0.1, 0.0, 90), 0.1, 10)), _lengths(ExponentialLR(0.1, 0.9))
+    ([100, 90], [])
+    """
+    if isinstance(schedule, WarmupScheduler):
+        inner = _lengths(schedule.inner)
+        return [*(schedule.warm + one for one in inner), *inner]
+    return [schedule.total] if isinstance(schedule, CosineScheduler | OneCycleLR) else []
 
 
 def _ends_before_half(schedule: StepSchedule, *, per_epoch: int, epochs: int) -> str:
