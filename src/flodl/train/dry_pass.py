@@ -27,6 +27,7 @@ from flodl.monitor import Monitor
 from .batches.batch_lists import hint_at_batches
 from .batches.loaders import preserve_position
 from .callbacks.watched import lacks_evaluation, may_add_metrics, unknown_watched, watched_matrix
+from .checks.augmentations import unfit_augmentations
 from .checks.gradients import check_gradients
 from .evaluation.evaluator import as_arguments
 from .evaluation.names import SKIPPED, check_names, check_number
@@ -45,6 +46,9 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
     if eval_data is not None:
         with preserve_rng_state(session.device), preserve_position(eval_data):
             evaluated = run.loaders.peek_evaluation(eval_data)
+        if evaluated is not None:
+            for warning in unfit_augmentations(session.loader, run.loaders.evaluation, batch, evaluated[0]):
+                run.reports.warn(warning)
     metrics = [*evaluator.metrics.values()]
     states = [vars(metric) for metric in metrics if hasattr(metric, "__dict__")]
     monitor, stop_reason = run.reports.monitor, session.stop_reason
