@@ -12,7 +12,7 @@ from flodl.data import Compose, Loader, Normalize, RandomCrop, RandomFlip
 
 # Evaluation data is not normalized if it is this many times closer to the images before the normalization.
 CLOSER = 3.0
-# The smallest change by a normalization that can be told from the difference between two batches.
+# A smaller change by a normalization could as well be the difference between two batches.
 SMALLEST_CHANGE = 0.2
 
 

@@ -40,18 +40,17 @@ def _schedule_warnings(session: Session, *, epochs: int, num_batches: int | None
     accumulate, left = session.train_step.settings.accumulate, epochs - session.epochs
     step = 0 if bridge is None else bridge.current_step
     found: list[str] = []
-    if num_batches is not None and session.epochs == 0:
+    if bridge is not None and session.updates and left > 0:
+        most = None if num_batches is None else num_batches * left
+        found.append(schedule_is_over(schedule, step=step, left=most))
+    if num_batches is not None:
         per_epoch = -(-num_batches // accumulate)
+        found.append(rate_becomes_zero(schedule, total=step + per_epoch * left, per_epoch=per_epoch))
+    if num_batches is not None and session.epochs == 0:
         found.append(schedule_ends_early(schedule, per_epoch=per_epoch, epochs=epochs))
         found.append(
             schedule_counts_batches(schedule, accumulate=accumulate, num_batches=num_batches, epochs=epochs)
         )
-    if bridge is not None and session.updates and left > 0:
-        most = None if num_batches is None else num_batches * left
-        found.append(schedule_is_over(schedule, step=step, left=most))
-    if num_batches is not None and left > 0:
-        per_epoch = -(-num_batches // accumulate)
-        found.append(rate_becomes_zero(schedule, total=step + per_epoch * left, per_epoch=per_epoch))
     yield from [text for text in found if text][:1]
 
 
@@ -164,6 +163,8 @@ def schedule_counts_batches(schedule: Any, *, accumulate: int, num_batches: int,
 def rate_becomes_zero(schedule: Any, *, total: int, per_epoch: int) -> str:
     """Return a warning if the learning rate is 0 during at least the whole last epoch of a run, or "".
 
+    A schedule that is shorter than an epoch was meant in epochs, which `schedule_ends_early` reports.
+
     >>> from flodl.optim import CosineScheduler
     >>> rate_becomes_zero(CosineScheduler(0.1, 0.0, 50), total=100, per_epoch=10)[:62]
     'the learning rate is 0 from update 50 on, and the run has 100,'
@@ -175,6 +176,8 @@ def rate_becomes_zero(schedule: Any, *, total: int, per_epoch: int) -> str:
     if any(map(schedule.lr, _spread(total - per_epoch, total))) or not any(map(schedule.lr, _first(total))):
         return ""
     first = _settled(schedule, total, 0.0)
+    if first < per_epoch:
+        return ""
     return (
         f"the learning rate is 0 from update {first} on, and the run has {total}, {per_epoch} in each epoch: "
         f"nothing is learned after that. Give {schedule!r} as many updates as the run has, or train fewer "
