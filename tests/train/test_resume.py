@@ -41,11 +41,15 @@ def test_auto_starts_a_run_and_resumes_it(make, data, tmp_path):
     assert (second.history, second.steps) == (whole.history, whole.steps)
 
 
-def test_fewer_epochs_than_completed_are_rejected_and_nothing_is_lost(make, data, tmp_path):
+def test_fewer_epochs_than_completed_are_rejected_and_nothing_is_lost(make, data, tmp_path, capsys):
     make(checkpoint_dir=tmp_path).fit(data, epochs=3, batch_size=8)
     kept = sorted(path.name for path in (tmp_path / "bundles").iterdir())
+    rejected = make(checkpoint_dir=tmp_path, monitor=None)
     with pytest.raises(TrainError, match="epochs=1, and this run has completed 3"):
-        make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
+        rejected.fit(data, epochs=1, batch_size=8)
+    assert rejected.epochs == rejected.updates == 0
+    printed = capsys.readouterr()
+    assert "resumed" not in printed.out + printed.err
     assert sorted(path.name for path in (tmp_path / "bundles").iterdir()) == kept
     assert len(make(checkpoint_dir=tmp_path).fit(data, epochs=3, batch_size=8).history) == 3
 

@@ -27,15 +27,22 @@ from .saving.undo import all_or_nothing
 
 
 def resume_run(
-    run: Run, loader: Loader, how: str | PathLike[str] | bool, *, allow_different_structure: bool
+    run: Run,
+    loader: Loader,
+    how: str | PathLike[str] | bool,
+    *,
+    allow_different_structure: bool,
+    max_epochs: int | None = None,
 ) -> bool:
     """Restore a bundle, and return whether there was one; a run with updates simply continues.
 
+    A run with more than `max_epochs` epochs is rejected, before anything of it is loaded.
     Modes (frozen, in evaluation) are restored from the run's own folder, where its hooks may have changed
     them. A run that starts from another folder keeps the modes that the program set.
     """
     source = parse_resume(how)
     session, directory = run.session, run.directory
+    _check_epochs(session.epochs, max_epochs)
     if session.updates:
         now, before = run.recorder.observe_data(loader, run.progress.eval_data)
         if not run.is_complete:  # else it is reported that the data was not used
@@ -62,6 +69,7 @@ def resume_run(
     parts = read_bundle(bundle, verify=False)
     own_folder = directory is not None and bundle.path.parent == directory.bundles
     check_saved_run(session, parts, allow_different_structure=allow_different_structure)
+    _check_epochs(len(parts["history"]), max_epochs)
     own_seed = loader.seed
     if own_folder and session.settings.seed is None and len(parts["history"]) == run.progress.total_epochs:
         assert directory is not None
@@ -118,6 +126,14 @@ def resume_run(
     run.reports.event("alert", message=message, level="warning" if found else "info")
     run.hooks.call("on_resume", epoch=session.epochs, own_folder=own_folder)
     return True
+
+
+def _check_epochs(done: int, max_epochs: int | None) -> None:
+    if max_epochs is not None and done > max_epochs:
+        raise TrainError(
+            f"epochs={max_epochs}, and this run has completed {done}. Use at least that many, or start from "
+            "scratch with a different checkpoint_dir."
+        )
 
 
 def _warn(run: Run, warning: str) -> None:

@@ -249,12 +249,13 @@ class Trainer(CheckedAttributes):
         with self.running(epochs, limit=limit), as_samples:
             loader = self.loader(train_data, batch_size)
             self._run.progress.eval_data = eval_data
-            self.resume(loader, how=resume, allow_different_structure=allow_different_structure)
-            if self.epochs > epochs:
-                raise TrainError(
-                    f"epochs={epochs}, and this run has completed {self.epochs}. Use at least that many, "
-                    "or start from scratch with a different checkpoint_dir."
-                )
+            resume_run(
+                self._run,
+                loader,
+                resume,
+                allow_different_structure=allow_different_structure,
+                max_epochs=epochs,
+            )
             if epochs - self.epochs > 1:
                 check_repeatable(eval_data)
             if eval_data is None:

@@ -55,6 +55,11 @@ def error_of(capsys, *words):
     return capsys.readouterr().err.splitlines()[0]
 
 
+def test_an_option_without_its_group_is_suggested_with_it(capsys):
+    assert error_of(capsys, "--lr", "0.1") == "error: No such option '--lr'. Did you mean '--optimizer.lr'?"
+    assert "'--optimizer.weight-decay'" in error_of(capsys, "--weight-decay", "0.1")
+
+
 def test_nested_fields_are_options_with_dotted_names_and_the_defaults_of_the_instance():
     assert parse() == Train()
     assert parse("--optimizer.lr", "0.1", "--no-optimizer.nesterov").optimizer == Optimizer(

@@ -131,6 +131,16 @@ def test_lint_finds_everything_at_once(project, capsys):
     ]
 
 
+def test_lint_says_how_a_preset_without_values_is_written(project, capsys):
+    files = {"fdl.yml": "entry: tool\ncommands:\n  base: {description: The defaults}\n"}
+    project(files)
+    assert main(["config", "lint"]) == 1
+    assert "start the `entry:` with its defaults, add `training: {}`" in capsys.readouterr().err
+    files["fdl.yml"] = files["fdl.yml"].replace("defaults}", "defaults, training: {}}")
+    project(files)
+    assert main(["config", "lint"]) == 0
+
+
 def test_lint_reports_a_value_once(project, capsys):
     root = project(
         {

@@ -127,8 +127,20 @@ class NumberAwareParser:
         return getattr(self._parser, name)
 
     def parse_args(self, args: list[str]) -> tuple[dict[str, Any], list[str], list[click.Parameter]]:
-        values, rest, order = self._parser.parse_args(args=list(self._masked(args)))
+        try:
+            values, rest, order = self._parser.parse_args(args=list(self._masked(args)))
+        except click.NoSuchOption as error:
+            grouped = self._in_groups(error.option_name)
+            if not grouped:
+                raise
+            hint = f"Did you mean {' or '.join(map(repr, grouped))}?"
+            raise click.NoSuchOption(error.option_name, f"{error.message} {hint}", ctx=error.ctx) from None
         return {name: _unmask(value) for name, value in values.items()}, _unmask(rest), order
+
+    def _in_groups(self, name: str) -> list[str]:
+        """Return the options of groups that end with a name: `--optim.lr` for `--lr`."""
+        ending = f".{name.removeprefix('--')}"
+        return [option for option in self._options if option.endswith(ending)]
 
     def _masked(self, args: list[str]) -> Iterator[str]:
         value_is_next = False

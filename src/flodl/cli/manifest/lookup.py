@@ -96,10 +96,13 @@ def load_child(manifest: Manifest, name: str, node: Node) -> Manifest:
             from .validation import decode
 
             decode(CommandModel, node, where=("commands", name))
-        raise ManifestError(
-            f"{node.origin}: command `{name}`: no fdl.yml found in {folder}. "
-            "Create one with an `entry:`, or give the command a `run:`."
-        )
+        advice = "Create one with an `entry:`, or give the command a `run:`."
+        if manifest.document.value("entry") is not None and child_folder(name, node) == Path(name):
+            advice = (
+                "A command without values stands for a folder. If it is to start the `entry:` with its "
+                "defaults, add `training: {}`; else create that file, or give the command a `run:`."
+            )
+        raise ManifestError(f"{node.origin}: command `{name}`: no fdl.yml found in {folder}. {advice}")
     return load(path, overlay=manifest.overlay, source=manifest.overlay_source, project=manifest.project)
 
 
