@@ -144,7 +144,7 @@ def test_the_error_of_a_rank_is_reported_with_rank_host_step_and_traceback(run_r
 def test_the_first_failure_is_raised_if_no_rank_is_left(run_ranks):
     faults = [Fault(0, "batch", 1, "raise"), Fault(1, "batch", 1, "raise", skip=5)]
     with pytest.raises(
-        DistributedError, match=r"The first failure:\nrank 0 on .* failed at step 0, training"
+        DistributedError, match=r"The first failure, .* shown above:\nrank 0 on .* failed at step 0, training"
     ):
         run_ranks(2, faults=faults, batch_ms={1: 20.0})
 
@@ -156,7 +156,7 @@ def test_a_rank_that_exits_in_the_users_code_is_lost(run_ranks):
 
 
 def test_a_rank_that_fails_before_the_start_ends_the_run(run_ranks):
-    with pytest.raises(DistributedError, match="1 ranks are left before the start, and the run needs 2"):
+    with pytest.raises(DistributedError, match="1 rank is left before the start, and the run needs 2"):
         run_ranks(2, faults=[Fault(1, "start", 0, "raise")])
 
 

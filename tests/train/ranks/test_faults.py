@@ -47,7 +47,7 @@ def test_a_lost_rank_is_reported_once(make, data, supervision):
     monitor.finish("finished")
     lost = [event for event in alerts.found if event.kind == "alert" and "rank 1" in event.data["message"]]
     assert len(lost) == 1
-    assert "The run continues with 1 ranks" in lost[0].data["message"]
+    assert "The run continues with 1 rank" in lost[0].data["message"]
     supervision.check_coverage(240, range(2))
 
 
@@ -63,7 +63,7 @@ def test_a_slow_rank_trains_less(make, data, supervision):
     assert fast.updates > slow.updates > 0
 
 
-def test_all_ranks_that_fail_end_the_run_with_the_first_failure(make, data, supervision):
+def test_all_ranks_that_fail_end_the_run_with_the_first_failure(make, data, supervision, capsys):
     def loss_of(model, x, y):
         if (x > 1e5).any():
             raise ValueError("this sample is broken")
@@ -78,9 +78,15 @@ def test_all_ranks_that_fail_end_the_run_with_the_first_failure(make, data, supe
     with pytest.raises(TrainError, match="training on 2 devices ended") as caught:
         trainer.fit((x, y), epochs=1, batch_size=8)
     message = str(caught.value)
-    assert "The first failure:\nrank " in message
-    assert "ValueError: this sample is broken" in message
-    assert "training" in message
+    first_line, rest = message.split("\n", 1)
+    assert "ended: ValueError: this sample is broken (" in first_line
+    assert f"{__file__}, line " in first_line
+    assert "in loss_of), on rank" in first_line
+    assert rest.startswith("rank ")
+    shown = message + capsys.readouterr().err
+    assert shown.count("Traceback (most recent call last)") == 1
+    assert "flodl/engine" not in shown
+    assert "1 ranks" not in shown
 
 
 def test_updates_that_are_not_finite_end_the_run_or_are_counted(make, data):

@@ -2,6 +2,6 @@
 
 from .arrays import content_hash
 from .describer import Contents
-from .origin import is_user_file
+from .origin import is_own_file, is_user_file
 
-__all__ = ["Contents", "content_hash", "is_user_file"]
+__all__ = ["Contents", "content_hash", "is_own_file", "is_user_file"]

@@ -24,6 +24,15 @@ def is_user_file(path: str) -> bool:
     return not path.startswith(_libraries()) and not any(part in path for part in _INSTALLED)
 
 
+def is_own_file(path: str) -> bool:
+    """Return whether a file belongs to flodl.
+
+    >>> is_own_file(__file__), is_own_file(os.__file__)
+    (True, False)
+    """
+    return path.startswith(_OWN)
+
+
 def is_user_module(module: ModuleType) -> bool:
     """Return whether a module is a file of the user, or the main program."""
     if vars(module).get("__name__") == "__main__":

@@ -19,9 +19,11 @@ from .journal import from_journal, to_journal
 from .meeting import Meeting, Roll
 from .membership import Generation, Membership
 from .position import Position
+from .run_state import NO_HOLDER
 from .settings import CoordinatorSettings, MeetingSettings, SuspicionSettings
 
 __all__ = [
+    "NO_HOLDER",
     "Arrived",
     "Command",
     "Commit",

@@ -11,7 +11,7 @@ from . import reductions
 from .arrivals import arrived
 from .commands import Command, Evict, Plan, Reduce, Refuse, SavePoint
 from .events import Arrived, Event, Failed, Joined, Leaving, Lost, Reduced, Tick
-from .run_state import FINISHED, RUNNING, WAITING, RunState
+from .run_state import FINISHED, NO_HOLDER, RUNNING, WAITING, RunState
 from .settings import CoordinatorSettings
 
 _OPEN = (RUNNING, WAITING)
@@ -201,7 +201,7 @@ def _lose(run: RunState, rank: int, reason: str, now_ms: float) -> None:
         if rank in found.members and not found.waiting:
             reductions.settle(run, found, now_ms)
     elif not run.has_holder():
-        run.stop(f"no remaining rank holds version {run.version}; the last: {reason}")
+        run.stop(f"{NO_HOLDER} {run.version}; the last: {reason}")
     else:
         run.plan(list(run.seats.values()), now_ms)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from .commands import Commit, Finished, Rebuild, Reduce
 from .events import Failed, Reduced
-from .run_state import FINISHED, RUNNING, WAITING, RunState
+from .run_state import FINISHED, NO_HOLDER, RUNNING, WAITING, RunState
 from .seats import Round, Seat, Work
 
 
@@ -95,7 +95,7 @@ def _reopen(run: RunState, found: Round, now_ms: float) -> None:
     """All members that held the current version are lost: wait for another rank that holds it."""
     run.round = None
     if not run.has_holder():
-        run.stop(f"no remaining rank holds version {run.version}")
+        run.stop(f"{NO_HOLDER} {run.version}")
         return
     for rank, work in found.work.items():
         seat = run.seats[rank]
@@ -133,7 +133,7 @@ def settle(run: RunState, found: Round, now_ms: float) -> None:
     """All living members have reported: commit, or repeat the reduction without those that are lost."""
     lost = {rank for rank in found.members if rank not in run.seats}
     if len(lost) == len(found.members) and not run.has_holder():
-        run.stop(f"no remaining rank holds version {run.version}")
+        run.stop(f"{NO_HOLDER} {run.version}")
     elif not found.failures and len(lost) < len(found.members):
         # Where all survivors have the result, the work of a rank that was lost since is part of it.
         _commit(run, found, now_ms)

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import sys
-import traceback
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +17,7 @@ from .inbox import Inbox, end_own_group
 from .loop import RankLoop
 from .messages import Failure, Start
 from .pulse import Pulse
+from .tracebacks import line_of_user, without_own_frames
 
 _PR_SET_PDEATHSIG = 1
 
@@ -104,5 +104,13 @@ def make_loop(channel: Channel, inbox: Inbox, start: Start) -> RankLoop:
 
 def failure_of(error: BaseException, start: Start, doing: str, step: int) -> Failure:
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    text = "".join(traceback.format_exception(error))
-    return Failure(start.info.rank, start.info.host, os.getpid(), step, doing, message, text)
+    return Failure(
+        start.info.rank,
+        start.info.host,
+        os.getpid(),
+        step,
+        doing,
+        message,
+        without_own_frames(error),
+        line_of_user(error),
+    )

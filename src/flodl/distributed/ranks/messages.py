@@ -140,7 +140,14 @@ class Failure:
     doing: str
     error: str
     traceback: str
+    # The line of the user's code, if there is one.
+    line: str = ""
 
     def __str__(self) -> str:
+        return f"{self.first_line}\n{self.traceback}".rstrip()
+
+    @property
+    def first_line(self) -> str:
+        """What happened where, without the traceback."""
         where = f"rank {self.rank} on {self.host} (process {self.pid})"
-        return f"{where} failed at step {self.step}, {self.doing}: {self.error}\n{self.traceback}".rstrip()
+        return f"{where} failed at step {self.step}, {self.doing}: {self.error}"

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from flodl.core import log
+from flodl.core.formats import counted
 from flodl.distributed.coordination import Arrived, Failed, Joined, Lost, Reduced
 from flodl.distributed.ranks import Adopted, Beat, Consensus, Donation, Failure, Report, Saved
 
@@ -113,7 +114,9 @@ def _gone(run: Run, member: Member, message: Gone) -> None:
     lose(run, member, reason)
     if run.over is None:
         what = f"rank {member.rank} is lost: {reason}" if failure is None else str(failure)
-        run.warn(f"{what}\nThe run continues with {len(run.roster)} ranks.")
+        if failure is not None:
+            run.shown_tracebacks.add(failure.traceback)
+        run.warn(f"{what}\nThe run continues with {counted(len(run.roster), 'rank')}.")
 
 
 def lose(run: Run, member: Member, reason: str) -> None:
@@ -133,7 +136,8 @@ def lose(run: Run, member: Member, reason: str) -> None:
     if run.coordinator.status == "waiting" and num < needed and (has_failed or not run.may_wait):
         run.end(
             "stopped",
-            f"{num} ranks are left before the start, and the run needs {needed}. "
+            f"{counted(num, 'rank')} {'is' if num == 1 else 'are'} left before the start, and the run needs "
+            f"{needed}. "
             f"Rank {member.rank}: {reason}",
             is_error=True,
         )

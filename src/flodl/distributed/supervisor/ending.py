@@ -6,11 +6,12 @@ import time
 from typing import TYPE_CHECKING
 
 from flodl.core import DistributedError, log
+from flodl.distributed.coordination import NO_HOLDER
 from flodl.distributed.ranks import End, Fetch
 
 from .answers import handle
 from .outcome import Outcome
-from .run import Run
+from .run import Over, Run
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,10 +61,7 @@ def make_outcome(run: Run) -> Outcome:
     over = run.over
     assert over is not None
     if over.is_error:
-        text = f"the run cannot continue: {over.reason}."
-        if run.failures:
-            text += f" The first failure:\n{run.failures[0]}"
-        raise DistributedError(text)
+        raise DistributedError(_why_over(run, over))
     coordinator, found = run.coordinator, run.consensus
     return Outcome(
         over.status,
@@ -78,6 +76,22 @@ def make_outcome(run: Run) -> Outcome:
         run.failures,
         coordinator.state(),
     )
+
+
+def _why_over(run: Run, over: Over) -> str:
+    """Return why the run cannot continue: the error of a rank, if that is why no rank is left."""
+    text = f"the run cannot continue: {over.reason}."
+    if not run.failures:
+        return text
+    first = run.failures[0]
+    if over.reason.startswith(NO_HOLDER):
+        failed = sorted({each.rank for each in run.failures})
+        line = f" ({first.line})" if first.line else ""
+        ranks = f"ranks {', '.join(map(str, failed))}" if len(failed) > 1 else f"rank {failed[0]}"
+        text = f"{first.error}{line}, on {ranks}, and no rank is left."
+    if first.traceback in run.shown_tracebacks:
+        return f"{text} The first failure, with the traceback shown above:\n{first.first_line}"
+    return f"{text} The first failure:\n{first}"
 
 
 def _to_tensor(data: bytes, dtype: str) -> Tensor:

@@ -81,6 +81,8 @@ class Run:
     # Members of the last reduction that have to receive a version.
     receivers: set[int] = field(default_factory=set)
     failures: list[Failure] = field(default_factory=list)
+    # Those that a warning has shown.
+    shown_tracebacks: set[str] = field(default_factory=set)
     consensus: Consensus | None = None
     over: Over | None = None
     # The last message of the caller to all workers, for those that join.

@@ -128,7 +128,7 @@ class RanksFit:
                 with watched(run, self._supervisor, self._recorder):
                     outcome = self._supervisor.run()
         except DistributedError as error:
-            raise TrainError(f"training on {self._ranks.describe()} ended: {error}") from error
+            raise TrainError(f"training on {self._ranks.describe()} ended: {error}") from None
         finally:
             run.progress.ranks = self._recorder.report()
         self._settle(outcome)
