@@ -104,9 +104,7 @@ class Journal:
         """Return a reader for everything so far, including entries that could not be written to disk."""
         self.flush()
         with self._lock:
-            reader = self._store.reader()
-            self._forward_alerts()
-            return reader
+            return self._store.reader()
 
     def close(self) -> None:
         """Write the queue and close the file; later events are ignored."""
