@@ -45,7 +45,7 @@ def test_fewer_epochs_than_completed_are_rejected_and_nothing_is_lost(make, data
     make(checkpoint_dir=tmp_path).fit(data, epochs=3, batch_size=8)
     kept = sorted(path.name for path in (tmp_path / "bundles").iterdir())
     rejected = make(checkpoint_dir=tmp_path, monitor=None)
-    with pytest.raises(TrainError, match="epochs=1, and this run has completed 3"):
+    with pytest.raises(TrainError, match="epochs=1, but this run has already completed 3"):
         rejected.fit(data, epochs=1, batch_size=8)
     assert rejected.epochs == rejected.updates == 0
     printed = capsys.readouterr()

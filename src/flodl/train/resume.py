@@ -131,8 +131,8 @@ def resume_run(
 def _check_epochs(done: int, max_epochs: int | None) -> None:
     if max_epochs is not None and done > max_epochs:
         raise TrainError(
-            f"epochs={max_epochs}, and this run has completed {done}. Use at least that many, or start from "
-            "scratch with a different checkpoint_dir."
+            f"epochs={max_epochs}, but this run has already completed {done}. Use at least that many, or "
+            "start from scratch with a different checkpoint_dir."
         )
 
 

@@ -34,7 +34,7 @@ def test_a_file_that_is_in_the_bundles_of_a_run_is_found_there(tmp_path):
         bundle = save_bundle(tmp_path / "run" / "bundles", step, parts)
     for folder in (bundle.parent, bundle.parent.parent):
         message = error_of(folder / "model.fdl")
-        assert f"that of a run, whose files are in bundles: load '{bundle}/model.fdl'" in message
+        assert f"its files are stored in bundles. Load '{bundle}/model.fdl' from the latest" in message
         assert "bundles" not in error_of(folder / "weights.fdl").replace(str(folder), "")
 
 

@@ -46,7 +46,7 @@ def binary(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         (regression, (X.tolist(), Y), r"the batch is \(a list of 8, float32 \[8, 3\]\).*torch.as_tensor"),
         (classes, (X, LABELS.float()), r"float32 \[8\].*indices.*are integers: y.long\(\)"),
         (classes, (X, LABELS[:, None]), r"int64 \[8, 1\].*y.squeeze\(1\)"),
-        (classes, (X, LABELS + 3), r"Target 3 is out of bounds.*below the number of classes"),
+        (classes, (X, LABELS + 3), r"Target 3 is out of bounds.*less than the number of classes"),
         (
             classes,
             (torch.randn(8, 5, 4), torch.zeros(8, 5, dtype=torch.long)),

@@ -30,7 +30,7 @@ def embedding() -> nn.Module:
 
 def test_float_input_of_an_embedding_is_to_be_converted_to_integers() -> None:
     message = message_of(classes, embedding(), (X, LABELS))
-    assert "Indices, as nn.Embedding takes them, are integers: pass x.long()." in message
+    assert "Indices, such as nn.Embedding inputs, must be integers: pass x.long()." in message
     assert "y.float()" not in message
 
 
@@ -86,4 +86,4 @@ def test_integers_that_the_model_computes_are_not_blamed_on_the_batch() -> None:
 
 def test_float_class_indices_are_to_be_converted_and_nothing_else() -> None:
     message = message_of(classes, nn.Linear(4, 3), (X, LABELS.float()))
-    assert message.endswith("Class indices, as for cross_entropy, are integers: y.long().")
+    assert message.endswith("Class indices, such as cross_entropy targets, must be integers: y.long().")

@@ -35,8 +35,8 @@ def _check_in_run(path: Path) -> None:
         bundle = None if path.exists() else newest_folder(root)
         if bundle is not None and (bundle / path.name).is_file():
             raise CheckpointError(
-                f"cannot read {display_name(path)}: No such file. The folder is that of a run, whose files "
-                f"are in bundles: load {str(bundle / path.name)!r}, of the last one."
+                f"cannot read {display_name(path)}: No such file. This is a run folder, and its files "
+                f"are stored in bundles. Load {str(bundle / path.name)!r} from the latest one."
             )
 
 

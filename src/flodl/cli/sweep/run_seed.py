@@ -6,7 +6,7 @@ import hashlib
 
 
 def seed_of_run(seed: int, number: int) -> int:
-    """Return another seed for each run: a search that is created again would repeat its first values.
+    """Return a different seed for each run; otherwise, a recreated search would repeat its first values.
 
     >>> seed_of_run(0, 1) == seed_of_run(0, 1), seed_of_run(0, 1) == seed_of_run(0, 2)
     (True, False)

@@ -72,7 +72,7 @@ class Range:
         return self.rounded(value)
 
     def fraction_of(self, value: float) -> float:
-        """Return the fraction of the range at which a number of it is, the inverse of `at`.
+        """Return the position of a value in the range as a fraction: the inverse of `at`.
 
         >>> [Range("lr", 1e-4, 1e-2, log=True).fraction_of(value) for value in (0.0001, 0.001, 0.01)]
         [0.0, 0.5, 1.0]

@@ -14,7 +14,7 @@ from .planner import Planner
 from .seats import Round, Seat, lease_from, lease_state
 from .settings import CoordinatorSettings
 
-# The beginning of the reason for which a run without the current weights stops; their version follows.
+# Start of the stop reason when no rank holds the current weights; the version is appended.
 NO_HOLDER = "no remaining rank holds version"
 WAITING, RUNNING, FINISHED, STOPPED = "waiting", "running", "finished", "stopped"
 

@@ -1,4 +1,4 @@
-"""Step functions that read a batch as something that it is not: other keys, attributes, or one more tuple."""
+"""Step functions that misread the batch: wrong keys, wrong attributes, or an extra tuple to unpack."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def dtype_advice(told: str, error: Exception, model: nn.Module, named: Named) ->
     if is_integer_input and (integers := _integer_input(error, model, named)):
         return integers
     if re.search(_CLASS_INDICES, told):
-        return "Class indices, as for cross_entropy, are integers: y.long()."
+        return "Class indices, such as cross_entropy targets, must be integers: y.long()."
     expected = _dtype_of(model)
     if any(leaf.is_floating_point() and leaf.dtype != expected for _, leaf in named):
         name = _short(expected)
@@ -49,14 +49,14 @@ def dtype_advice(told: str, error: Exception, model: nn.Module, named: Named) ->
         )
     return (
         "Inputs are floats: x.float(). So are the targets of a regression or of binary_cross_entropy: "
-        "y.float(). Class indices, as for cross_entropy, are integers: y.long()."
+        "y.float(). Class indices, such as cross_entropy targets, must be integers: y.long()."
     )
 
 
 def _indices(named: Named) -> str:
     floats = [name for name, leaf in named if leaf.is_floating_point()]
     name = floats[0] if len(floats) == 1 else "x"
-    return f"Indices, as nn.Embedding takes them, are integers: pass {name}.long()."
+    return f"Indices, such as nn.Embedding inputs, must be integers: pass {name}.long()."
 
 
 def _integer_input(error: Exception, model: nn.Module, named: Named) -> str:

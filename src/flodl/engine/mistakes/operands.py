@@ -1,4 +1,4 @@
-"""The object that a failed instruction worked on: what was subscripted or unpacked when an error came."""
+"""The operand of a failed instruction: what was being subscripted or unpacked."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _MESSAGES = {
         "dimension of the scores, pass scores.transpose(1, 2)."
     ),
     r"all elements of input should be between 0 and 1": (
-        "binary_cross_entropy takes probabilities. For scores, as of a linear layer, use "
+        "binary_cross_entropy takes probabilities. For logits, such as the output of a linear layer, use "
         "binary_cross_entropy_with_logits or nn.BCEWithLogitsLoss; check that the scores are not NaN."
     ),
 }
@@ -48,7 +48,7 @@ def advice_for_targets(told: str, named: Named) -> str:
             "map them to 0, 1, …."
         )
     if re.search(r"Target \d+ is out of bounds", told):
-        return "A class index must be below the number of classes, the outputs of the model; the first is 0."
+        return "Class indices start at 0 and must be less than the number of classes (the model's outputs)."
     if "index out of range in self" in told:
         return f"An index must be at least 0 and below the number of rows.{_range_of_indices(named)}"
     return _missing_dimension(told)

@@ -1,4 +1,4 @@
-"""Which names of weights belong to which node: graphs that compute the same may still exchange names."""
+"""Which weight names belong to which node: graphs with the same function may have swapped names."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ class Loaders:
         if loader.drop_last and dropped and not self._warned_of_dropped:
             self._warned_of_dropped = True
             log.warn(
-                "the loader of the evaluation has drop_last=True, so %d of %d samples are left out of its "
+                "the evaluation loader has drop_last=True, so %d of %d samples are left out of its "
                 "metrics. Leave drop_last out: a smaller last batch is weighted by its samples.",
                 dropped,
                 count,

@@ -19,7 +19,7 @@ SMALLEST_CHANGE = 0.2
 def unfit_augmentations(
     train: Loader | None, evaluation: Loader | None, batch: Any, eval_batch: Any
 ) -> Iterator[str]:
-    """Yield a warning if the evaluation data is augmented at random, or not normalized as in the training.
+    """Yield a warning if the evaluation data is randomly augmented, or not normalized like the training data.
 
     The first batches of both are compared: data may be normalized in other places than a loader.
     """
@@ -28,7 +28,7 @@ def unfit_augmentations(
     changes = _parts(evaluation.arguments()["augment"])
     if random := [repr(one) for one in changes if _is_random(one)]:
         yield (
-            f"the loader of the evaluation changes images at random ({', '.join(random)}), so the metrics "
+            f"the evaluation loader changes images at random ({', '.join(random)}), so the metrics "
             "are not those of the data itself. Leave that out of its augment; keep Normalize."
         )
     normalize = next(

@@ -154,8 +154,9 @@ def schedule_counts_batches(schedule: Any, *, accumulate: int, num_batches: int,
         return ""
     total = per_epoch * epochs
     return (
-        f"the schedule has {length} updates, as many as the run has batches, but with accumulate={accumulate}"
-        f" the run has {total}, so it ends at a learning rate of {schedule.lr(total - 1):g}. Schedules count "
+        f"the schedule is {length} updates long, the number of batches in the run, but with "
+        f"accumulate={accumulate} the run has {total}, so it ends at a learning rate of "
+        f"{schedule.lr(total - 1):g}. Schedules count "
         f"updates: {schedule!r} needs {per_epoch} for each epoch, -(-len(loader) // {accumulate})."
     )
 

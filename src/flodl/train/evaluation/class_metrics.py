@@ -91,7 +91,7 @@ class ConfusionMatrix:
             return ""
         score = "model(x)" if scores.shape == shape else "model(x).squeeze(-1)"
         return (
-            " For one score per sample, as binary_cross_entropy_with_logits takes it, pass class ids: "
+            " For one score per sample, as with binary_cross_entropy_with_logits, pass class ids: "
             f"outputs=lambda model, x, y: (({score} > 0).long(), y)."
         )
 

@@ -99,5 +99,6 @@ def warn_of_counts(found: Pieces) -> str:
         f"the step function returns {' and '.join(map(repr, names))}, "
         f"{'counts' if len(names) > 1 else 'a count'} over the batch, and the history has the mean of a "
         "value over batches, weighted by samples, which depends on the batch size. Return a rate, such as "
-        "(predictions == y).float().mean(), or a float, value.float(), if the mean of the counts is meant."
+        "(predictions == y).float().mean(), or convert it with value.float() if you want the mean of the "
+        "counts."
     )

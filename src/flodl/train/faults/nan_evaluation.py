@@ -21,5 +21,5 @@ def nan_evaluation(row: Mapping[str, Any]) -> str | None:
         return None
     return (
         f"{name} is NaN in epoch {row['epoch']}, and the training loss is {row['loss']:.4g}. Look for NaN in "
-        "the evaluation data, x.isnan().any(), and for a mean over no elements, as of an empty mask."
+        "the evaluation data (x.isnan().any()) and for a mean over zero elements, such as an empty mask."
     )

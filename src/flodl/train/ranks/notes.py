@@ -66,7 +66,9 @@ def _measured_notes(found: Pieces) -> Iterator[str]:
     []
     """
     if found.is_sum("loss"):
-        yield _sum_over_samples("the loss is a sum (that of a batch is the sum of those of its pieces)")
+        yield _sum_over_samples(
+            "the loss is a sum (the loss of a batch is the sum of the losses of its pieces)"
+        )
     elif not found.is_mean("loss"):
         yield _denominator("the loss of a batch is not the mean of its samples' losses")
 
