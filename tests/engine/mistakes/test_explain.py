@@ -44,7 +44,7 @@ def binary(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         (regression, (X.to("meta"), Y.to("meta")), r"The model is on cpu, and the batch on meta. Move"),
         (regression, (X.numpy(), Y.numpy()), r"numpy float32 \[8, 4\].*torch.as_tensor"),
         (regression, (X.tolist(), Y), r"the batch is \(a list of 8, float32 \[8, 3\]\).*torch.as_tensor"),
-        (classes, (X, LABELS.float()), r"float32 \[8\].*indices.*are integers: y.long\(\)"),
+        (classes, (X, LABELS.float()), r"float32 \[8\].*indices.*must be integers: y.long\(\)"),
         (classes, (X, LABELS[:, None]), r"int64 \[8, 1\].*y.squeeze\(1\)"),
         (classes, (X, LABELS + 3), r"Target 3 is out of bounds.*less than the number of classes"),
         (
