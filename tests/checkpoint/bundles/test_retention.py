@@ -164,3 +164,17 @@ def test_a_better_epoch_whose_bundle_was_not_kept_is_reported(tmp_path, caplog, 
         save_bundle(tmp_path, row["epoch"], {"history": history}, metrics={"eval_loss": row["eval_loss"]})
     assert best_bundle(tmp_path, "eval_loss").step == (2 if is_kept else 3)
     assert ("the best eval_loss of the run was 0.1, in epoch 2, whose bundle" in caplog.text) is not is_kept
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: best(), r"best needs 'metric'\. Write best\('eval_loss'\)"),
+        (lambda: best("loss", k=3), r"no argument 'k'\. Write best\('eval_loss', 3\)"),
+        (lambda: last(), r"last needs 'n'\. Write last\(3\)"),
+        (lambda: every(), r"every needs 'k'\. Write every\(1000\)"),
+    ],
+)
+def test_wrong_arguments_of_a_policy_are_explained(call, told):
+    with pytest.raises(CheckpointError, match=told):
+        call()

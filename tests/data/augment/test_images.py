@@ -192,6 +192,24 @@ def test_wrong_settings_raise(make, told):
         make()
 
 
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: RandomCrop(), "RandomCrop needs 'padding'.*write RandomCrop\\(4\\), which pads by 4 pixels"),
+        (lambda: RandomCrop(32, padding=4), "got 'padding' twice.*write RandomCrop\\(4\\)"),
+        (lambda: RandomCrop(32, 4), "takes only padding that way.*write RandomCrop\\(4\\)"),
+        (lambda: RandomCrop(size=32), "no argument 'size'. The size of the images stays the same"),
+        (lambda: RandomFlip(0.5, 1), "Write RandomFlip\\(\\)"),
+        (lambda: Normalize(), r"Normalize needs 'mean'. Write Normalize\(\[0.5\], \[0.25\]\)"),
+        (lambda: Normalize([0.5], [0.5], inplace=True), "Leave it out: the data itself is never changed"),
+    ],
+)
+def test_wrong_arguments_are_explained(make, told):
+    with pytest.raises(DataError, match=told) as raised:
+        make()
+    assert isinstance(raised.value, TypeError)
+
+
 def test_settings_may_be_numbers_of_numpy_and_torch():
     assert RandomCrop(np.int64(4)).padding == 4
     assert RandomFlip(np.float32(0.25)).p == 0.25

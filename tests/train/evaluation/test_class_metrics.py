@@ -223,3 +223,13 @@ def test_a_negative_prediction_is_rejected_where_there_is_a_target():
     with pytest.raises(TrainError, match="a prediction is class -1, and there are 3 classes: 0 to 2"):
         ConfusionMatrix(3).update(torch.tensor([-1]), torch.tensor([0]))
     ConfusionMatrix(3).update(torch.tensor([-1]), torch.tensor([-100]))
+
+
+@pytest.mark.parametrize("kind", [ConfusionMatrix, ClassAccuracy, ClassF1])
+def test_wrong_arguments_are_explained_with_the_name_of_the_class(kind):
+    with pytest.raises(TrainError, match=rf"{kind.__name__} needs 'labels'. Write {kind.__name__}\(3\) or"):
+        kind()
+    with pytest.raises(
+        TrainError, match=f"{kind.__name__} has no argument 'num_classes'. The first argument"
+    ):
+        kind(num_classes=3)

@@ -17,8 +17,15 @@ from flodl.core import CheckpointError
 from flodl.core.integers import is_integer
 from flodl.core.metric_modes import Mode, guess_note, mode_of_metric
 from flodl.core.paths import suggestion
+from flodl.core.usage.calls import CheckpointCallError, explain_calls
 
 from .manifest import Bundle
+
+# What others call the arguments of `best`.
+_ELSEWHERE = {
+    "monitor": "The metric comes first: best('eval_loss').",
+    **dict.fromkeys(("k", "save_top_k", "top_k", "count"), "Write best('eval_loss', 3) for the three best."),
+}
 
 
 @dataclass(frozen=True)
@@ -65,12 +72,14 @@ class Policy:
         return self.text
 
 
+@explain_calls(CheckpointCallError, example="Write last(3).")
 def last(n: int) -> Policy:
     """Keep the newest saves."""
     _check(n, "last")
     return Policy(f"last({n})", lambda saves: saves[-n:], most=n)
 
 
+@explain_calls(CheckpointCallError, elsewhere=_ELSEWHERE, example="Write best('eval_loss').")
 def best(metric: str, n: int = 1, *, mode: Mode | None = None) -> Policy:
     """Keep the saves with the best values of a metric, preferring newer ones in a tie; NaN never counts.
 
@@ -104,6 +113,7 @@ def best(metric: str, n: int = 1, *, mode: Mode | None = None) -> Policy:
     )
 
 
+@explain_calls(CheckpointCallError, example="Write every(1000).")
 def every(k: int) -> Policy:
     """Keep the saves whose step is a multiple of `k`."""
     _check(k, "every")

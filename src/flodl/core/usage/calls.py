@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import wraps
-from inspect import Parameter, signature
+from inspect import Parameter, signature, unwrap
 from typing import Any, ParamSpec, TypeVar
 
 from ..errors import (
@@ -100,7 +100,8 @@ def explain_creation(
 
     def decorate(kind: C) -> C:
         decorator = explain_calls(error, name=kind.__name__, elsewhere=elsewhere, example=example)
-        kind.__init__ = decorator(kind.__init__)  # type: ignore[misc]
+        # Unwrapped, because an inherited one would explain the call with the name of the base class.
+        kind.__init__ = decorator(unwrap(kind.__init__))  # type: ignore[misc]
         return kind
 
     return decorate
@@ -132,7 +133,7 @@ def wrong_call(
         return f"{text} Pass the other arguments by name. {example}".rstrip()
     twice = [one for one in positional[: len(args)] if one in kwargs]
     if twice:
-        return f"{name} got {twice[0]!r} twice, by position and by name. Pass it once."
+        return f"{name} got {twice[0]!r} twice, by position and by name. Pass it once. {example}".rstrip()
     given = {*positional[: len(args)], *kwargs}
     missing = [p.name for p in parameters if p.default is Parameter.empty and p.name not in given]
     return f"{name} needs {missing[0]!r}. {example}".rstrip() if missing else None

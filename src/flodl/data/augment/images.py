@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from flodl.core.errors import DataError
 from flodl.core.integers import is_index, is_integer
+from flodl.core.usage.calls import DataCallError, explain_creation
 
 from ..sampling.random_numbers import Chance
 from .scale import check_scale
@@ -20,6 +21,10 @@ from .scale import check_scale
 # An image whose last dimension is one of these, and the others at least this size, has its channels last.
 _NUM_CHANNELS = (1, 3, 4)
 _SMALLEST_IMAGE = 8
+_CROP = (
+    "The size of the images stays the same: write RandomCrop(4), which pads by 4 pixels, for torchvision's "
+    "RandomCrop(32, padding=4)."
+)
 
 
 class _ImageAugmentation(ABC):
@@ -55,6 +60,7 @@ class _ImageAugmentation(ABC):
         """Augment the images."""
 
 
+@explain_creation(DataCallError, elsewhere=dict.fromkeys(("size", "pad_if_needed"), _CROP), example=_CROP)
 class RandomCrop(_ImageAugmentation):
     """Pad images `[n, c, h, w]` on all sides, then crop a random window of the original size.
 
@@ -113,6 +119,7 @@ class RandomCrop(_ImageAugmentation):
         return f"RandomCrop({self.padding})"
 
 
+@explain_creation(DataCallError, example="Write RandomFlip() or RandomFlip(p=0.5).")
 class RandomFlip(_ImageAugmentation):
     """Flip each image horizontally with probability `p`.
 
@@ -144,6 +151,11 @@ class RandomFlip(_ImageAugmentation):
         return f"RandomFlip({self.p})"
 
 
+@explain_creation(
+    DataCallError,
+    elsewhere={"inplace": "Leave it out: the data itself is never changed."},
+    example="Write Normalize([0.5], [0.25]), with a mean and a standard deviation for each channel.",
+)
 class Normalize(_ImageAugmentation):
     """Subtract the mean and divide by the standard deviation per channel; bytes are scaled to 0 to 1 first.
 

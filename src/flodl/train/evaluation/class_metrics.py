@@ -8,8 +8,23 @@ import torch
 from torch import Tensor
 
 from flodl.core import TrainError
+from flodl.core.usage.calls import explain_creation
+
+from ..checks.calls import WrongCallError
+
+_CLASSES = "The first argument is the number of classes, or a list of their names."
+# What others call it.
+_ELSEWHERE = {
+    **dict.fromkeys(("num_classes", "n_classes", "classes", "class_names", "names"), _CLASSES),
+    **dict.fromkeys(("average", "task"), "Leave it out: every class has its own value."),
+}
 
 
+@explain_creation(
+    WrongCallError,
+    elsewhere=_ELSEWHERE,
+    example="Write ConfusionMatrix(3) or ConfusionMatrix(['cat', 'dog']).",
+)
 class ConfusionMatrix:
     """Count predictions by class: a row for each target, a column for each prediction.
 
@@ -106,6 +121,9 @@ class ConfusionMatrix:
         return counts.reshape(size, size + 1).cpu()
 
 
+@explain_creation(
+    WrongCallError, elsewhere=_ELSEWHERE, example="Write ClassAccuracy(3) or ClassAccuracy(['cat', 'dog'])."
+)
 class ClassAccuracy(ConfusionMatrix):
     """The fraction of each class that is predicted correctly; NaN for a class without targets.
 
@@ -121,6 +139,9 @@ class ClassAccuracy(ConfusionMatrix):
         return counts.diagonal() / counts.sum(dim=1)
 
 
+@explain_creation(
+    WrongCallError, elsewhere=_ELSEWHERE, example="Write ClassF1(3) or ClassF1(['cat', 'dog'])."
+)
 class ClassF1(ConfusionMatrix):
     """The F1 of each class; NaN for a class that is neither a target nor predicted.
 
