@@ -36,13 +36,13 @@ def test_a_crop_is_a_window_of_the_padded_image(dtype):
 def test_the_padding_of_a_crop_may_change_between_batches():
     crop = RandomCrop(2)
     crop(IMAGES, chance())
-    crop.padding, crop.fill = 3, 9
-    assert torch.equal(crop(IMAGES, chance()), RandomCrop(3, fill=9)(IMAGES, chance()))
+    crop.padding, crop.fill = 1, 9
+    assert torch.equal(crop(IMAGES, chance()), RandomCrop(1, fill=9)(IMAGES, chance()))
 
 
 def test_one_crop_serves_batches_of_any_size_and_shape():
     crop = RandomCrop(2)
-    for images in (IMAGES[:5], IMAGES, IMAGES[:5], IMAGES[:, :, :4], IMAGES[:7, :1]):
+    for images in (IMAGES[:5], IMAGES, IMAGES[:5], IMAGES[:, :, :5], IMAGES[:7, :1]):
         expected = RandomCrop(2)(images, chance(len(images)))
         assert torch.equal(crop(images, chance(len(images))), expected)
 
@@ -53,8 +53,24 @@ def test_noncontiguous_images_are_cropped_the_same():
 
 
 def test_the_border_has_the_fill():
-    cropped = RandomCrop(3, fill=7)(torch.zeros(200, 1, 2, 2), chance(200))
+    cropped = RandomCrop(1, fill=7)(torch.zeros(200, 1, 3, 3), chance(200))
     assert set(cropped.unique().tolist()) == {0.0, 7.0}
+
+
+@pytest.mark.parametrize(
+    ("padding", "shape", "told"),
+    [
+        (28, (28, 28), r"RandomCrop\(28\) pads by 28 pixels.*28×28.*RandomCrop\(28, padding=4\)"),
+        (8, (16, 32), r"the images are 16×32.*RandomCrop\(\(16, 32\), padding=4\)"),
+        (4, (32, 8), "the images are 32×8"),
+    ],
+)
+def test_a_padding_of_half_the_image_or_more_is_an_error(padding, shape, told):
+    loader = Loader(torch.zeros(4, 1, *shape), 4, augment=[RandomFlip(), RandomCrop(padding)])
+    with pytest.raises(DataError, match=told):
+        next(iter(loader))
+    augment = RandomCrop((min(shape) - 1) // 2)
+    assert next(iter(Loader(torch.zeros(4, 1, *shape), 4, augment=augment))).shape == (4, 1, *shape)
 
 
 def test_no_padding_changes_nothing():

@@ -64,6 +64,9 @@ class _ImageAugmentation(ABC):
 class RandomCrop(_ImageAugmentation):
     """Pad images `[n, c, h, w]` on all sides, then crop a random window of the original size.
 
+    The argument is the padding, in pixels: `RandomCrop(4)` for images of 32×32 is torchvision's
+    `RandomCrop(32, padding=4)`. The padding must be less than half of the height and of the width.
+
     >>> from flodl.data.sampling.order import sample_keys
     >>> image = torch.arange(1, 10).view(1, 1, 3, 3)
     >>> RandomCrop(1)(image, Chance(sample_keys(1, torch.arange(1)))).squeeze()
@@ -83,7 +86,14 @@ class RandomCrop(_ImageAugmentation):
 
     def apply(self, images: Tensor, chance: Chance) -> Tensor:
         _check_images(self, images)
-        width = images.shape[3]
+        height, width = images.shape[2:]
+        if self.padding and 2 * self.padding >= min(height, width):
+            raise DataError(
+                f"RandomCrop({self.padding}) pads by {self.padding} pixels, and the images are "
+                f"{height}×{width}: much of them would be lost. The argument is the padding, less than half "
+                "of the height and width, and the size of the images stays the same: RandomCrop(4) pads by 4 "
+                f"pixels, like torchvision's RandomCrop({_size(height, width)}, padding=4)."
+            )
         padded = functional.pad(images, [self.padding] * 4, value=self.fill).contiguous()
         padded_width = padded.shape[3]
         down, right = chance.integers(2 * self.padding + 1, 2).unbind(1)
@@ -211,6 +221,10 @@ class Normalize(_ImageAugmentation):
 
     def __repr__(self) -> str:
         return f"Normalize({list(self.mean)}, {list(self.std)})"
+
+
+def _size(height: int, width: int) -> str:
+    return f"{height}" if height == width else f"({height}, {width})"
 
 
 def _has_length(values: object) -> bool:
