@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from flodl import FlowBuilder, Loader, Monitor
 from flodl.checkpoint import best, last, list_bundles, read_bundle
-from flodl.core import CheckpointError, TrainError
+from flodl.core import CheckpointError, StepError, TrainError
 from flodl.monitor import read
 from flodl.train import EarlyStopping, ReduceOnPlateau
 
@@ -540,3 +540,10 @@ def test_a_limited_run_is_not_continued_as_a_whole_one(make, data, tmp_path, bef
         with pytest.raises(TrainError, match=r"this run was trained with .* and would be continued"):
             one.fit(data, epochs=epochs, batch_size=3, limit=after)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == content
+
+
+def test_an_error_of_the_step_function_is_reported_with_the_training_batch(make, data):
+    trainer = make(step_fn=lambda model, x, y: nn.functional.cross_entropy(model(x), y[:, 0]))
+    with pytest.raises(StepError, match=r"the batch is \(float32 \[8, 3\]") as told:
+        trainer.fit(data, epochs=1, batch_size=8, eval_data=data)
+    assert "evaluation data" not in str(told.value)

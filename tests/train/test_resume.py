@@ -2,6 +2,7 @@
 
 import functools
 import random
+import re
 import shutil
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from flodl import Loader, Trainer
-from flodl.checkpoint import every, last, list_bundles, save_bundle
+from flodl.checkpoint import every, last, list_bundles, load_checkpoint, save_bundle
 from flodl.core import CheckpointError, CursorError, TrainError
 from flodl.monitor import read
 from flodl.optim import CosineScheduler, StepDecay
@@ -52,6 +53,19 @@ def test_fewer_epochs_than_completed_are_rejected_and_nothing_is_lost(make, data
     assert "resumed" not in printed.out + printed.err
     assert sorted(path.name for path in (tmp_path / "bundles").iterdir()) == kept
     assert len(make(checkpoint_dir=tmp_path).fit(data, epochs=3, batch_size=8).history) == 3
+
+
+def test_fewer_epochs_than_those_of_another_run_are_rejected_with_the_number_that_trains(
+    make, data, tmp_path
+):
+    make(checkpoint_dir=tmp_path / "a").fit(data, epochs=2, batch_size=8)
+    with pytest.raises(
+        TrainError, match=r"resumed, '.*', has already completed 2, .* epochs=3 trains"
+    ) as told:
+        make(checkpoint_dir=tmp_path / "b").fit(data, epochs=1, batch_size=8, resume=tmp_path / "a")
+    assert "checkpoint_dir" not in str(told.value)
+    path = re.search(r"load_checkpoint\('(.*)', model", str(told.value))[1]
+    load_checkpoint(path, make().model.state_dict())
 
 
 def alerts(folder):

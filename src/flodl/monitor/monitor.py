@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from flodl.core import log
 from flodl.core.errors import MonitorError
-from flodl.core.formats import shell_word
+from flodl.core.formats import counted, shell_word
 from flodl.core.usage.calls import MonitorCallError, explain_calls, explain_creation
 
 from . import exports, recorder, validation
@@ -95,7 +95,8 @@ class Monitor:
 
             all_views.append(Console(self.total_epochs, durations=self._epochs.durations))
             if self.history:
-                log.msg("  continuing a journal with %d epochs: %s", len(self.history), self.run_dir)
+                num_epochs = counted(len(self.history), "epoch")
+                log.msg("  continuing a journal with %s: %s", num_epochs, self.run_dir)
         guarded = [Guarded(sink, self.emit) for sink in valid_sinks]
         self._views = recorder.ViewDispatcher(all_views, self._alert, ordered=guarded)
         self._page = LivePage(

@@ -63,10 +63,11 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
             drawn = [] if outside is None else outside.drawn()
             plain = [one for one in plain if one.is_changed]
             counts = _warn_of_counts(run, batch, integers)
-            if evaluated is not None:
+            # A step function that fails on a training batch is reported by the step, with that batch.
+            if evaluated is not None and names is not None:
                 with hint_at_batches(eval_data):
                     found, matrices = evaluator.names_of(*evaluated)
-                names = None if names is None else {*names, *(f"eval_{name}" for name in found)}
+                names |= {f"eval_{name}" for name in found}
     except NotRestorable as reason:
         log.debug("the dry pass is left out: %s", reason)
         return

@@ -69,7 +69,7 @@ def resume_run(
     parts = read_bundle(bundle, verify=False)
     own_folder = directory is not None and bundle.path.parent == directory.bundles
     check_saved_run(session, parts, allow_different_structure=allow_different_structure)
-    _check_epochs(len(parts["history"]), max_epochs)
+    _check_epochs(len(parts["history"]), max_epochs, source=None if own_folder else bundle.path)
     own_seed = loader.seed
     if own_folder and session.settings.seed is None and len(parts["history"]) == run.progress.total_epochs:
         assert directory is not None
@@ -128,8 +128,16 @@ def resume_run(
     return True
 
 
-def _check_epochs(done: int, max_epochs: int | None) -> None:
+def _check_epochs(done: int, max_epochs: int | None, source: Path | None = None) -> None:
+    """Raise if more epochs are done than asked for, in this run or in that at `source`."""
     if max_epochs is not None and done > max_epochs:
+        if source is not None:
+            raise TrainError(
+                f"epochs={max_epochs}, but the run that is resumed, {str(source)!r}, has already completed "
+                f"{done}, which count: epochs={done + 1} trains one more. To load only its "
+                f"weights, write load_checkpoint({str(source / 'model.fdl')!r}, model.state_dict()) instead "
+                "of resume=…."
+            )
         raise TrainError(
             f"epochs={max_epochs}, but this run has already completed {done}. Use at least that many, or "
             "start from scratch with a different checkpoint_dir."

@@ -46,6 +46,11 @@ def binary(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         (regression, (X.tolist(), Y), r"the batch is \(a list of 8, float32 \[8, 3\]\).*torch.as_tensor"),
         (classes, (X, LABELS.float()), r"float32 \[8\].*indices.*must be integers: y.long\(\)"),
         (classes, (X, LABELS[:, None]), r"int64 \[8, 1\].*y.squeeze\(1\)"),
+        (
+            lambda model, x, y: F.cross_entropy(model(x), y, weight=torch.ones(5)),
+            (X, LABELS),
+            r"The scores have 3 classes .*, and the weight of the loss has shape \[5\]\. .* \[3\]\.",
+        ),
         (classes, (X, LABELS + 3), r"Target 3 is out of bounds.*less than the number of classes"),
         (
             classes,

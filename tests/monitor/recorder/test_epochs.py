@@ -53,6 +53,14 @@ def test_the_eta_is_accurate_right_after_a_resume(tmp_path):
 
 
 @pytest.mark.usefixtures("verbose")
+def test_a_journal_with_one_epoch_is_reported_in_the_singular(tmp_path, capsys):
+    with Monitor(2, tmp_path, console=False, resources=False) as monitor:
+        monitor.log(0, {"loss": 1.0}, duration=1.0)
+    with Monitor(2, tmp_path, resources=False):
+        assert "continuing a journal with 1 epoch:" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("verbose")
 def test_a_repeated_epoch_replaces_all_epochs_after_it(tmp_path, capsys):
     with Monitor(4, tmp_path, console=False, resources=False) as monitor:
         for epoch in range(4):

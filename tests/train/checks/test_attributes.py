@@ -46,6 +46,7 @@ def test_a_subclass_has_attributes_of_its_own(data):
         ("hooks", r"a Trainer has no attribute 'hooks'. Hooks are passed to Trainer\(hooks="),
         ("lr", r"a Trainer has no attribute 'lr'. The rate is trainer.optimizer.param_groups\[0\]\['lr'\]"),
         ("load", r"no attribute 'load'. A run continues with fit\(…, resume='auto'\).* load_checkpoint"),
+        ("predict", r"trainer\.model\.eval\(\), then `with torch\.no_grad\(\): trainer\.model\(x\)`"),
         ("evalute", "a Trainer has no attribute 'evalute'. Did you mean 'evaluate'"),
     ],
 )

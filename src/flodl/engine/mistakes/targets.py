@@ -38,6 +38,11 @@ def advice_for_targets(told: str, named: Named) -> str:
     for pattern, advice in _MESSAGES.items():
         if re.search(pattern, told):
             return advice
+    if weight := re.search(r"defined either for all (\d+) classes .* of shape: \[([\d, ]*)\]", told):
+        return (
+            f"The scores have {weight[1]} classes (dimension 1), and the weight of the loss has shape "
+            f"[{weight[2]}]. Give it one value for each class: shape [{weight[1]}]."
+        )
     if re.search(r"all elements of target should be between 0 and 1", told):
         return _outside_0_to_1(named)
     if below := re.search(r"Target (-\d+) is out of bounds", told):

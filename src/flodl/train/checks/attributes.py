@@ -34,7 +34,11 @@ _INSTEAD_OF_READING = {
         "Hooks are passed to Trainer(hooks=[…]) and cannot be changed later; keep the list.",
     ),
     **dict.fromkeys(("schedule", "scheduler"), "The schedule is trainer.train_step.schedule."),
-    **dict.fromkeys(("predict", "forward"), "Call the model: trainer.model(x)."),
+    **dict.fromkeys(
+        ("predict", "forward"),
+        "Call the model. After fit it is in training mode, so first trainer.model.eval(), then "
+        "`with torch.no_grad(): trainer.model(x)`.",
+    ),
     **dict.fromkeys(
         ("ema", "ema_model", "averaged_model"),
         "The averaged weights are trainer.average; `with trainer.average.applied():` uses them in the model.",
