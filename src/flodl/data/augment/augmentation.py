@@ -69,6 +69,13 @@ class Compose:
         return f"Compose({', '.join(map(repr, self.parts))})"
 
 
+def flatten(augment: Augmentation | None) -> list[Augmentation]:
+    """Return the single augmentations of a composition."""
+    if isinstance(augment, Compose):
+        return [part for inner in augment.parts for part in flatten(inner)]
+    return [] if augment is None else [augment]
+
+
 def as_augmentation(augment: Any) -> Augmentation | None:
     """Convert one augmentation, a list of them, or a function of only the batch to an augmentation.
 

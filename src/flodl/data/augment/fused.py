@@ -15,7 +15,7 @@ from flodl.core import log
 from ..batch import BatchStructure, split_parts
 from ..sampling.random_numbers import Chance
 from ..sources.columns import Columns, gather_rows
-from .augmentation import Augmentation, Compose
+from .augmentation import Augmentation, flatten
 from .images import Normalize, RandomCrop, RandomFlip
 
 _BLOCK = 1024
@@ -28,6 +28,7 @@ COMPILE_AFTER = 16
 class Chain:
     """A crop, a flip and a normalization, in this order; each is optional.
 
+    >>> from flodl.data import Compose
     >>> Chain.of(Compose(RandomFlip(), Normalize([0.5], [0.5])))
     Chain(crop=None, flip=RandomFlip(0.5), normalize=Normalize([0.5], [0.5]))
     >>> Chain.of(Compose(RandomFlip(), RandomCrop(4)))
@@ -39,9 +40,10 @@ class Chain:
 
     @classmethod
     def of(cls, augment: Augmentation | None) -> Chain | None:
-        """Return the chain that an augmentation consists of, or None; all parts must have the same `of`."""
-        parts = _flatten(augment)
-        if not parts or len({getattr(part, "of", None) for part in parts}) > 1:
+        """Return the chain that an augmentation consists of, or None; all must change the same part."""
+        parts = flatten(augment)
+        selected = {getattr(part, "of", None) for part in parts}
+        if len(selected) != 1 or isinstance(next(iter(selected)), tuple):
             return None
         found: list[Any] = []
         for kind in (RandomCrop, RandomFlip, Normalize):
@@ -51,7 +53,9 @@ class Chain:
     @property
     def name(self) -> int | str | None:
         """The part of the batch that contains the images (`of`)."""
-        return next(part.of for part in (self.crop, self.flip, self.normalize) if part is not None)
+        parts = (self.crop, self.flip, self.normalize)
+        of: int | str | None = next(part.of for part in parts if part is not None)
+        return of
 
     @property
     def border(self) -> tuple[int, float]:
@@ -223,12 +227,6 @@ class Kernel:
 
     def _empty(self, count: int) -> Tensor:
         return torch.empty((count, *self._shape), dtype=self._output_dtype, device=self._device)
-
-
-def _flatten(augment: Augmentation | None) -> list[Augmentation]:
-    if isinstance(augment, Compose):
-        return [part for inner in augment.parts for part in _flatten(inner)]
-    return [] if augment is None else [augment]
 
 
 def image_index(name: int | str | None, structure: BatchStructure) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import torch
@@ -20,40 +21,64 @@ from .scale import check_scale
 
 # An image whose last dimension is one of these, and the others at least this size, has its channels last.
 _NUM_CHANNELS = (1, 3, 4)
-_SMALLEST_IMAGE = 8
+SMALLEST_IMAGE = 8
 _CROP = (
     "The size of the images stays the same: write RandomCrop(4), which pads by 4 pixels, for torchvision's "
     "RandomCrop(32, padding=4)."
 )
 
+Part = int | str
+
 
 class _ImageAugmentation(ABC):
-    """An augmentation of one part of the batch: the one that `of` names, by default the first."""
+    """An augmentation of one part of the batch: the one that `of` names, by default the first.
+
+    If `of` names several parts, all are changed with the same random numbers.
+    """
 
     draws_from_chance = True
 
-    def __init__(self, of: int | str | None) -> None:
-        if of is not None and not isinstance(of, str) and not is_integer(of, at_least=0):
+    def __init__(self, of: Part | Sequence[Part] | None) -> None:
+        names = tuple(of) if isinstance(of, list | tuple) else (of,)
+        are_valid = all(isinstance(name, str) or is_integer(name, at_least=0) for name in names)
+        if of is not None and not (are_valid and 0 < len({*names}) == len(names)):
             raise DataError(
-                f"{type(self).__name__}: of={of!r}. Pass the index or the name of the images in the batch."
+                f"{type(self).__name__}: of={of!r}. Pass the index or the name of the images in the batch, "
+                "or a tuple of different ones."
             )
-        self.of = of
+        self.of: Any = names if isinstance(of, list | tuple) else of
 
     def __call__(self, batch: Any, chance: Chance) -> Any:
         if isinstance(batch, Tensor):
             return self.apply(batch, chance)
+        if not isinstance(self.of, tuple):
+            return self._change(batch, self.of, chance)
+        *others, last = self.of
+        for one in others:
+            batch = self._change(batch, one, copy(chance))  # which draws the same numbers
+        return self._change(batch, last, chance)
+
+    def _change(self, batch: Any, of: Part | None, chance: Chance) -> Any:
+        """Return the batch with one part changed."""
         if isinstance(batch, dict):
-            name = next(iter(batch)) if self.of is None else self.of
+            name = next(iter(batch)) if of is None else of
             if name not in batch:
                 raise DataError(f"{type(self).__name__}: the batch has {sorted(batch)}, not {name!r}.")
-            return {**batch, name: self.apply(batch[name], chance)}
-        index = 0 if self.of is None else self.of
+            return {**batch, name: self._apply_to_part(batch[name], chance)}
+        index = 0 if of is None else of
         if not isinstance(index, int) or not 0 <= index < len(batch):
             raise DataError(
                 f"{type(self).__name__}: of={index!r}, but the batch is a tuple of {len(batch)}. "
                 "Pass the index of the images in it."
             )
-        return tuple(self.apply(part, chance) if at == index else part for at, part in enumerate(batch))
+        return tuple(
+            self._apply_to_part(part, chance) if at == index else part for at, part in enumerate(batch)
+        )
+
+    def _apply_to_part(self, part: Any, chance: Chance) -> Any:
+        if isinstance(self.of, tuple) and isinstance(part, Tensor) and part.dim() == 3:
+            return self.apply(part.unsqueeze(1), chance).squeeze(1)  # masks [n, h, w]
+        return self.apply(part, chance)
 
     @abstractmethod
     def apply(self, images: Tensor, chance: Chance) -> Tensor:
@@ -65,7 +90,8 @@ class RandomCrop(_ImageAugmentation):
     """Pad images `[n, c, h, w]` on all sides, then crop a random window of the original size.
 
     The argument is the padding, in pixels: `RandomCrop(4)` for images of 32×32 is torchvision's
-    `RandomCrop(32, padding=4)`. The padding must be less than half of the height and of the width.
+    `RandomCrop(32, padding=4)`. The padding must be less than half of the height and of the width. With
+    `of=(0, 1)`, images and their masks `[n, h, w]` or `[n, c, h, w]` are cropped in the same way.
 
     >>> from flodl.data.sampling.order import sample_keys
     >>> image = torch.arange(1, 10).view(1, 1, 3, 3)
@@ -75,7 +101,7 @@ class RandomCrop(_ImageAugmentation):
             [0, 0, 0]])
     """
 
-    def __init__(self, padding: int, *, fill: float = 0, of: int | str | None = None) -> None:
+    def __init__(self, padding: int, *, fill: float = 0, of: Part | Sequence[Part] | None = None) -> None:
         super().__init__(of)
         if not is_index(padding, at_least=0):
             raise DataError(f"RandomCrop: padding={padding!r}. Pass a number of pixels, an integer >= 0.")
@@ -83,6 +109,17 @@ class RandomCrop(_ImageAugmentation):
             raise DataError(f"RandomCrop: fill={fill!r}. Pass the value of the padding, a number.")
         self.padding, self.fill = int(padding), fill
         self._row_starts: dict[tuple[object, ...], Tensor] = {}
+
+    def __call__(self, batch: Any, chance: Chance) -> Any:
+        cropped = super().__call__(batch, chance)
+        if isinstance(self.of, tuple) and not isinstance(batch, Tensor):
+            sizes = {one: tuple(cropped[one].shape[-2:]) for one in self.of}
+            if len({*sizes.values()}) > 1:
+                raise DataError(
+                    f"RandomCrop: of={self.of!r}, and the parts have different heights and widths: {sizes}. "
+                    "Only parts of the same size can be cropped in the same way."
+                )
+        return cropped
 
     def apply(self, images: Tensor, chance: Chance) -> Tensor:
         _check_images(self, images)
@@ -131,7 +168,7 @@ class RandomCrop(_ImageAugmentation):
 
 @explain_creation(DataCallError, example="Write RandomFlip() or RandomFlip(p=0.5).")
 class RandomFlip(_ImageAugmentation):
-    """Flip each image horizontally with probability `p`.
+    """Flip each image horizontally with probability `p`; with `of=(0, 1)`, also its mask.
 
     >>> from flodl.data.sampling.order import sample_keys
     >>> rows = torch.tensor([[1, 2], [1, 2], [1, 2]]).view(3, 1, 1, 2)
@@ -139,7 +176,7 @@ class RandomFlip(_ImageAugmentation):
     [[2, 1], [1, 2], [1, 2]]
     """
 
-    def __init__(self, p: float = 0.5, *, of: int | str | None = None) -> None:
+    def __init__(self, p: float = 0.5, *, of: Part | Sequence[Part] | None = None) -> None:
         super().__init__(of)
         if not _is_finite(p) or not 0.0 <= p <= 1.0:
             raise DataError(f"RandomFlip: p={p!r}. Pass a probability between 0 and 1.")
@@ -178,8 +215,12 @@ class Normalize(_ImageAugmentation):
     tensor([-2.,  1.])
     """
 
-    def __init__(self, mean: Sequence[float], std: Sequence[float], *, of: int | str | None = None) -> None:
+    def __init__(self, mean: Sequence[float], std: Sequence[float], *, of: Part | None = None) -> None:
         super().__init__(of)
+        if isinstance(self.of, tuple):
+            raise DataError(
+                f"Normalize: of={of!r}. Pass one index or name: every part has its own statistics."
+            )
         for name, values in {"mean": mean, "std": std}.items():
             if not _has_length(values) or not all(map(_is_finite, values)):
                 raise DataError(f"Normalize: {name}={values!r}. Pass a list with one number per channel.")
@@ -260,7 +301,7 @@ def _check_images(part: _ImageAugmentation, images: Any) -> None:
             "Pass of= to select the part of the batch that contains them."
         )
     _, first, second, last = images.shape
-    if last in _NUM_CHANNELS and min(first, second) >= _SMALLEST_IMAGE:
+    if last in _NUM_CHANNELS and min(first, second) >= SMALLEST_IMAGE:
         raise DataError(
             f"{type(part).__name__} expects images [batch, channels, height, width], got "
             f"{tuple(images.shape)}, where the channels are last. Convert the data once: "

@@ -14,6 +14,7 @@ from flodl.core.errors import DataError
 
 from ..augment.augmentation import Augmentation, apply_augmentation, draws_from_chance
 from ..augment.fused import FusedAugmentation
+from ..augment.masks import warn_of_masks
 from ..batch import PositionedBatch
 from ..sampling.epoch import Epoch
 from ..sampling.lazy_order import LazyOrder, Order
@@ -52,7 +53,7 @@ class Resident:
         max_group = _MAX_GROUP if augment is None or self.fused is not None else 1
         self.prefetcher = Prefetcher(source.device, max_group=max_group) if prefetches else None
         self.draws_next_epoch = source.device.type == "cuda"  # if the sampler has a fixed order
-        self._take_was_called = False
+        self._take_was_called = self._has_augmented = False
 
     def begin(self, epoch: Epoch) -> Order:
         """Switch the order and the keys to an epoch; return the order."""
@@ -96,7 +97,13 @@ class Resident:
         # Only flodl's own augmentations are fused, and they do not write to draws.
         drawn = chance.between(start, stop, shared=self.fused is not None)
         batch = None if self.fused is None else self.fused.gather(self.source, samples, drawn)
-        return apply_augmentation(self.augment, self.source.take(samples), drawn) if batch is None else batch
+        if batch is not None:
+            return batch
+        batch = self.source.take(samples)
+        if not self._has_augmented:
+            self._has_augmented = True
+            warn_of_masks(self.augment, batch)
+        return apply_augmentation(self.augment, batch, drawn)
 
     def draw_epoch(self, epoch: Epoch) -> _DrawnEpoch:
         """Draw the order and the random numbers of an epoch."""

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from ..augment.augmentation import Augmentation, apply_augmentation, draws_from_chance
 from ..augment.fused import FusedAugmentation
+from ..augment.masks import warn_of_masks
 from ..batch import PositionedBatch, tensors_in
 from ..sampling.epoch import Epoch
 from ..sampling.lazy_order import Order
@@ -48,6 +49,7 @@ class Streaming:
         elif num_workers:
             self._host = StreamWorkers(source, num_workers)
         self._in_workers = num_workers > 0
+        self._has_augmented = False
         self._drawn: tuple[tuple[Any, ...], Order] | None = None
         on_cuda = device.type == "cuda"
         self.copier = PinnedCopier(device, depth=prefetch, usable_bytes=usable_bytes) if on_cuda else None
@@ -144,6 +146,9 @@ class Streaming:
                 chance = Chance(sample_keys(chance.keys, rows))
             batch = None if self.fused is None else self.fused.augment(item.batch, chance)
             if batch is None:
+                if not self._has_augmented:
+                    self._has_augmented = True
+                    warn_of_masks(augment, item.batch)
                 batch = apply_augmentation(augment, item.batch, chance)
             yield PositionedBatch(batch, item.position, item.source_state)
             start = item.position
