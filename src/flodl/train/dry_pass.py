@@ -29,6 +29,7 @@ from .batches.loaders import preserve_position
 from .callbacks.watched import lacks_evaluation, may_add_metrics, unknown_watched, watched_matrix
 from .checks.augmentations import unfit_augmentations
 from .checks.gradients import check_gradients
+from .evaluation.broadcasts import broadcast_metrics
 from .evaluation.evaluator import as_arguments
 from .evaluation.names import SKIPPED, check_names, check_number
 from .evaluation.pieces import compare_pieces, warn_of_counts
@@ -58,7 +59,7 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
     try:
         with sandbox(session.train_step, batch, evaluated, evaluator.outputs, *metrics, *states), muted:
             names, integers = _trained_names(run, batch)
-            matrices = list[str]()
+            matrices, warnings = list[str](), list[str]()
             written = {} if outside is None else outside.written()
             drawn = [] if outside is None else outside.drawn()
             plain = [one for one in plain if one.is_changed]
@@ -66,7 +67,13 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
             # A step function that fails on a training batch is reported by the step, with that batch.
             if evaluated is not None and names is not None:
                 with hint_at_batches(eval_data):
-                    found, matrices = evaluator.names_of(*evaluated)
+                    outputs = list[tuple[Any, Any]]()
+                    found, matrices = evaluator.names_of(
+                        *evaluated, on_outputs=lambda *pair: outputs.append(pair)
+                    )
+                    warnings += [
+                        one for pair in outputs for one in broadcast_metrics(evaluator.metrics, *pair)
+                    ]
                 names |= {f"eval_{name}" for name in found}
     except NotRestorable as reason:
         log.debug("the dry pass is left out: %s", reason)
@@ -77,8 +84,9 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
         _check_watched(run, names, [f"eval_{name}" for name in matrices])
         _report_unsaved(run, batch, written)
         _report_plain(run, batch, plain)
-        if counts:
-            run.reports.warn(counts)
+        for warning in (counts, *warnings):
+            if warning:
+                run.reports.warn(warning)
         if drawn:
             run.reports.warn(
                 f"the step function draws from {' and '.join(map(repr, drawn))}, a generator of its own, "

@@ -121,9 +121,16 @@ class Evaluator:
             ("a value of the averaged weights (ema)", {f"ema_{name}": v for name, v in averaged.items()}),
         )
 
-    def names_of(self, batch: Any, samples: int | None) -> tuple[list[str], list[str]]:
-        """Evaluate one batch, and return the names of the values and of the matrices that there are."""
-        found, tables = self._evaluate([(batch, samples)], lambda: None, warns=False, compute=computed_or_nan)
+    def names_of(
+        self, batch: Any, samples: int | None, *, on_outputs: Callable[[Any, Any], None]
+    ) -> tuple[list[str], list[str]]:
+        """Evaluate one batch, and return the names of the values and of the matrices that there are.
+
+        `on_outputs` receives the predictions and targets for the metrics.
+        """
+        found, tables = self._evaluate(
+            [(batch, samples)], lambda: None, warns=False, compute=computed_or_nan, on_outputs=on_outputs
+        )
         names, matrices = list(found), [name for name in tables if name not in found]
         if self.average is None:
             return names, matrices
@@ -140,6 +147,7 @@ class Evaluator:
         *,
         warns: bool = True,
         compute: Callable[[Any], Any] | None = None,
+        on_outputs: Callable[[Any, Any], None] | None = None,
     ) -> tuple[dict[str, float], dict[str, dict[str, Any]]]:
         sums = WeightedSums()
         reset_metrics(self.metrics, self.device)
@@ -161,6 +169,8 @@ class Evaluator:
                     if self.metrics:
                         predictions, targets = self._predict(arguments)
                         update_metrics(self.metrics, predictions, targets)
+                        if on_outputs is not None:
+                            on_outputs(predictions, targets)
         results = Results(self.metrics, compute)
         values = merge_values(
             ("a value of the step function", sums.means()), ("a metric of metrics=", results.values)

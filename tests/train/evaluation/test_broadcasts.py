@@ -1,0 +1,81 @@
+"""Metrics that would compare each prediction with all targets."""
+
+import pytest
+import torch
+
+from flodl.train.evaluation.broadcasts import broadcast_metrics
+
+PREDICTIONS, TARGETS = torch.arange(6.0), torch.arange(6.0) + 0.5
+
+
+class SquaredError:
+    def reset(self):
+        self.total = 0.0
+
+    def update(self, predictions, targets):
+        self.total += (predictions - targets).square().mean()
+
+    def compute(self):
+        return self.total
+
+
+class OfOneColumn(SquaredError):
+    def update(self, predictions, targets):
+        super().update(predictions[:, 0], targets)
+
+
+class Flat(SquaredError):
+    def update(self, predictions, targets):
+        super().update(predictions.flatten(), targets.flatten())
+
+
+def warnings_of(metric, predictions, targets):
+    return [*broadcast_metrics({"mse": metric}, predictions, targets)]
+
+
+@pytest.mark.parametrize(
+    ("predictions", "targets", "told"),
+    [
+        (PREDICTIONS[:, None], TARGETS, "predictions [6, 1] and targets [6], "),
+        (PREDICTIONS, TARGETS[:, None], "predictions [6] and targets [6, 1], "),
+    ],
+)
+def test_a_metric_that_broadcasts_is_reported_with_the_shapes(predictions, targets, told):
+    (warning,) = warnings_of(SquaredError(), predictions, targets)
+    assert told in warning
+    assert "outputs=lambda model, x, y: (" in warning
+    assert ".squeeze(1)" in warning
+
+
+@pytest.mark.parametrize("metric", [OfOneColumn(), Flat()])
+def test_a_metric_that_handles_the_dimension_is_not_reported(metric):
+    assert not warnings_of(metric, PREDICTIONS[:, None], TARGETS)
+
+
+@pytest.mark.parametrize(
+    ("predictions", "targets"),
+    [
+        (PREDICTIONS, TARGETS),
+        (PREDICTIONS[:, None], TARGETS[:, None]),
+        (PREDICTIONS[:, None], TARGETS.long()),
+        (torch.zeros(6, 3), TARGETS[:3]),
+    ],
+)
+def test_other_shapes_and_class_indices_are_not_reported(predictions, targets):
+    assert not warnings_of(SquaredError(), predictions, targets)
+
+
+def test_fit_warns_before_training_and_not_with_fitting_outputs(make, data, capsys):
+    x, y = data[0], data[1][:, 0]
+
+    def step(model, x, y):
+        return (model(x)[:, 0] - y).square().mean()
+
+    settings = {"step_fn": step, "metrics": {"mse": SquaredError()}, "monitor": None}
+    make(**settings).fit((x, y), epochs=1, batch_size=10, eval_data=(x, y))
+    printed = capsys.readouterr()
+    assert (printed.out + printed.err).count("the metric 'mse' (SquaredError) gets predictions [10, 1]") == 1
+    trainer = make(**settings, outputs=lambda model, x, y: (model(x).squeeze(1), y))
+    trainer.fit((x, y), epochs=1, batch_size=10, eval_data=(x, y))
+    printed = capsys.readouterr()
+    assert "gets predictions" not in printed.out + printed.err
