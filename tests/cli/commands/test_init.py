@@ -473,6 +473,21 @@ def test_resuming_a_new_project_with_other_data_ends_with_a_message_and_exit_cod
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
+def test_a_new_project_trains_and_saves_a_plain_module(work):
+    assert main(["init", "proj"]) == 0
+    project = work / "proj"
+    model = (project / "model.py").read_text()
+    begin, end = model.index("    return ("), model.index("        .build()\n    )\n")
+    plain = "    return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 10))\n"
+    (project / "model.py").write_text(model[:begin] + plain + model[end + len("        .build()\n    )\n") :])
+    script = [sys.executable, "train.py", "--images", "60", "--epochs", "1"]
+    done = subprocess.run(script, cwd=project, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "model.fdl (weights) and the journal of the run" in done.stdout
+    assert [*project.glob("runs/*/model.fdl")]
+
+
 @pytest.mark.parametrize("template", ["digits", "hf"])
 def test_scripts_of_a_new_project_report_every_error_of_flodl(template):
     folder = resources.files("flodl.cli.scaffold") / "templates" / template
