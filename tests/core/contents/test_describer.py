@@ -121,6 +121,12 @@ def test_different_values_have_different_descriptions(one, other):
     assert json.loads(json.dumps(Contents().of(one))) == Contents().of(one)
 
 
+def test_a_large_dict_has_the_same_description_in_every_order():
+    words = {f"w{number}": number for number in range(800)}
+    assert Contents().of(words) == Contents().of(dict(reversed(words.items())))
+    assert Contents().of(words) != Contents().of({**words, "w799": 0})
+
+
 def test_a_description_is_limited_in_depth_and_size():
     deep = []
     for _ in range(1000):

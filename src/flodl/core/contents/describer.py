@@ -8,6 +8,7 @@ from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from functools import partial
+from operator import itemgetter
 from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MappingProxyType, MethodType, ModuleType
 from typing import Any
@@ -118,6 +119,9 @@ class Contents:
 
     def _mapping(self, value: Mapping[Any, Any]) -> Any:
         items = list(value.items())
+        if len(items) > _MAX_ITEMS and all(type(key) is str for key in value):
+            # Equal dicts have equal descriptions: the order of a vocabulary may differ between processes.
+            items.sort(key=itemgetter(0))
         named = [(self._key(key), item) for key, item in items[:_MAX_ITEMS]]
         shown = {name: self.of(hide_secret(name, item)) for name, item in named}
         if len(items) > _MAX_ITEMS:
