@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ["FDL_NO_UPDATE_CHECK"] = "1"
 
@@ -17,6 +18,10 @@ os.environ["FDL_NO_UPDATE_CHECK"] = "1"
 with warnings.catch_warnings(), suppress(ImportError):
     warnings.simplefilter("ignore")
     import setuptools  # noqa: F401
+
+# A busy machine is no failure.
+settings.register_profile("flodl", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("flodl")
 
 TESTS = Path(__file__).parent
 SLOW_FOLDERS = [TESTS / name for name in ("browser", "faults", "fuzz", "gpu", "hf/families", "hf/files")]
