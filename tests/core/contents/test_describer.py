@@ -221,3 +221,17 @@ def test_keys_and_strings_deep_inside_a_dict_are_described():
     for name in "abcdef":
         found = found[name]
     assert list(found) == ["h"]
+
+
+def test_the_defaults_of_a_constructor_are_not_values_of_its_objects():
+    class Block(nn.Module):
+        def __init__(self, hidden=64, *, rate=0.1):
+            super().__init__()
+            self.layer = nn.Linear(hidden, 1)
+
+        def forward(self, x, scale=2.0):
+            return self.layer(x) * scale
+
+    found = Contents().of_class(Block)
+    assert found.get("scale") == 2.0
+    assert not {"hidden", "rate"} & {*found}

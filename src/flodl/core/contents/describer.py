@@ -33,6 +33,7 @@ from .objects import (
     attributes_of,
     class_label,
     constants_of,
+    defaults_of,
     functions_of,
     is_module,
     is_mutated_by,
@@ -200,11 +201,8 @@ class Contents:
         for module, imported in describe_imports(code, function.__globals__).items():
             held = found.get(module)
             found[module] = {**imported, **held} if isinstance(held, dict) else imported
-        positional = code.co_varnames[: code.co_argcount]
-        defaults = function.__defaults__ or ()
-        given = [*zip(positional[len(positional) - len(defaults) :], defaults)]
-        given += [*(function.__kwdefaults__ or {}).items()]
-        return found | {name: self.of(hide_secret(name, item)) for name, item in given}
+        given = defaults_of(function)
+        return found | {name: self.of(hide_secret(name, item)) for name, item in given.items()}
 
     def _module(self, value: Any) -> Any:
         """Describe a module of torch by its settings, parameters and buffers, and its submodules."""
@@ -240,13 +238,18 @@ class Contents:
         return found if len(found) > 1 else label
 
     def of_class(self, kind: type) -> dict[str, Any]:
-        """Return what the functions of a class of the user read from outside, and their defaults."""
+        """Return what the functions of a class of the user read from outside, and their defaults.
+
+        Those of constructors are left out: an object may have been created with other values.
+        """
         found: dict[str, Any] = {}
-        for _, function in functions_of(kind):
+        for name, function in functions_of(kind):
             outside = self._function(function)
             if isinstance(outside, dict):
+                unused = defaults_of(function) if name in ("__init__", "__new__") else {}
                 for key, item in outside.items():
-                    found.setdefault(key, item)
+                    if key not in unused:
+                        found.setdefault(key, item)
         found.pop("code", None)
         return found
 

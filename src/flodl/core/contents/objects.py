@@ -119,6 +119,18 @@ def _unwrapped(function: FunctionType) -> FunctionType:
     return function
 
 
+def defaults_of(function: FunctionType) -> dict[str, Any]:
+    """Return the default values of the parameters of a function.
+
+    >>> defaults_of(lambda x, size=3, *, rate=0.1: x)
+    {'size': 3, 'rate': 0.1}
+    """
+    code, defaults = function.__code__, function.__defaults__ or ()
+    positional = code.co_varnames[: code.co_argcount]
+    named = zip(positional[len(positional) - len(defaults) :], defaults)
+    return {**dict(named), **(function.__kwdefaults__ or {})}
+
+
 def constants_of(kind: type) -> dict[str, Any]:
     """Return the values that a class of the user and its bases of the user define."""
     return {
