@@ -158,12 +158,13 @@ def test_the_best_bundle_of_a_run_is_found_by_a_metric(tmp_path):
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
-def test_a_better_epoch_whose_bundle_was_not_kept_is_reported(tmp_path, caplog, is_kept):
+def test_a_better_epoch_whose_bundle_was_not_kept_is_reported(tmp_path, capsys, is_kept):
     history = [{"epoch": epoch, "eval_loss": value} for epoch, value in ((1, 0.5), (2, 0.1), (3, 0.3))]
     for row in history[0 if is_kept else 2 :]:
         save_bundle(tmp_path, row["epoch"], {"history": history}, metrics={"eval_loss": row["eval_loss"]})
     assert best_bundle(tmp_path, "eval_loss").step == (2 if is_kept else 3)
-    assert ("the best eval_loss of the run was 0.1, in epoch 2, whose bundle" in caplog.text) is not is_kept
+    told = capsys.readouterr().err
+    assert ("the best eval_loss of the run was 0.1, in epoch 2, whose bundle" in told) is not is_kept
 
 
 @pytest.mark.parametrize(
