@@ -33,7 +33,7 @@ from .checks.attributes import CheckedAttributes
 from .checks.calls import explained
 from .checks.start import chosen_on_training_data
 from .checks.step_function import check_step_function
-from .checks.unloaded import warn_of_unloaded_saves
+from .checks.unloaded import note_unloaded_saves
 from .epoch import run_epoch
 from .evaluation.ema import AveragedWeights
 from .evaluation.evaluator import Evaluator, Outputs, as_arguments
@@ -348,7 +348,7 @@ class Trainer(CheckedAttributes):
         does not change the RNG state of the training or the position of a loader.
         """
         self._refuse_average("evaluate")
-        warn_of_unloaded_saves(self._run)
+        note_unloaded_saves(self._run)
         with preserve_position(data), hint_at_batches(data):
             return self._run.evaluator(self._run.loaders.evaluation_batches(data, batch_size))
 

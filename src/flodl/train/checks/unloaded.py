@@ -14,8 +14,11 @@ from flodl.core import CheckpointError
 from ..run import Run
 
 
-def warn_of_unloaded_saves(run: Run) -> None:
-    """Warn once if an untrained model is evaluated although its folder has saves of other weights."""
+def note_unloaded_saves(run: Run) -> None:
+    """Say once that an untrained model is evaluated although its folder has saves of other weights.
+
+    This is a note: a program may evaluate the initial weights each time it starts, before `fit` resumes.
+    """
     directory, session = run.directory, run.session
     if directory is None or session.updates or session.epochs or "unloaded saves" in run.reported:
         return
@@ -23,7 +26,7 @@ def warn_of_unloaded_saves(run: Run) -> None:
     with suppress(CheckpointError, OSError):
         bundles = list_bundles(directory.bundles) if directory.bundles.is_dir() else []
         if bundles and not any(_has_weights_of(session.model, one) for one in reversed(bundles)):
-            run.reports.warn(
+            run.reports.note(
                 "evaluate: the weights are those of the model that was passed to the Trainer, not those of "
                 f"the run in {str(directory.path)!r}, up to step {bundles[-1].step}, which was not loaded. "
                 "To evaluate the run, call trainer.restore_best() for its best weights, or "
