@@ -147,7 +147,7 @@ def test_an_error_is_reported_in_one_line(quick_compiler, monkeypatch) -> None:
     be_the_process_for(sent(lambda model, x, y: None), monkeypatch)
     with pytest.raises(SystemExit) as ended:
         worker.main(None, os.getppid())
-    assert str(ended.value).startswith("StepError: the step function returned a NoneType.")
+    assert str(ended.value).startswith("NoLoss: the step function returned None in place of the loss.")
     worker.sys.stdin.close()
 
 

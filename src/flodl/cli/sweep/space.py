@@ -74,7 +74,7 @@ class Range:
     def fraction_of(self, value: float) -> float:
         """Return the position of a value in the range as a fraction: the inverse of `at`.
 
-        >>> [Range("lr", 1e-4, 1e-2, log=True).fraction_of(value) for value in (0.0001, 0.001, 0.01)]
+        >>> [round(Range("lr", 1e-4, 1e-2, log=True).fraction_of(value), 6) for value in (1e-4, 1e-3, 1e-2)]
         [0.0, 0.5, 1.0]
         """
         low, high = float(self.low), float(self.high)

@@ -143,7 +143,7 @@ def schedule_counts_batches(schedule: Any, *, accumulate: int, num_batches: int,
 
     >>> from flodl.optim import CosineScheduler
     >>> schedule_counts_batches(CosineScheduler(0.1, 0.0, 192), accumulate=8, num_batches=64, epochs=3)[:64]
-    'the schedule has 192 updates, as many as the run has batches, bu'
+    'the schedule is 192 updates long, the number of batches in the r'
     >>> schedule_counts_batches(CosineScheduler(0.1, 0.0, 24), accumulate=8, num_batches=64, epochs=3)
     ''
     """

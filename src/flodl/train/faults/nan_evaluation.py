@@ -13,7 +13,7 @@ def nan_evaluation(row: Mapping[str, Any]) -> str | None:
     """Return what to report about the row of an epoch, or None.
 
     >>> nan_evaluation({"epoch": 2, "loss": 0.5, "eval_loss": math.nan})
-    'eval_loss is NaN in epoch 2, and the training loss is 0.5. Look for NaN in the evaluation data, ...'
+    'eval_loss is NaN in epoch 2, and the training loss is 0.5. Look for NaN in the evaluation data ...'
     >>> nan_evaluation({"epoch": 2, "loss": math.nan, "eval_loss": math.nan})
     """
     name = next((name for name in _LOSSES if math.isnan(row.get(name, 0.0))), None)
