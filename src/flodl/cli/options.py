@@ -12,7 +12,7 @@ import click
 
 from flodl.core import log
 from flodl.core.errors import SetupError
-from flodl.core.paths import nearest, suggestion
+from flodl.core.paths import did_you_mean, nearest, suggestion
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MAX_SUMMARY = 200
@@ -38,9 +38,8 @@ class SuggestingChoice(click.Choice[str]):
     """One of several names; the error for an unknown one suggests the nearest."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        close = nearest(str(value), self.choices)
-        hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
-        return super().get_invalid_choice_message(value, ctx) + hint
+        message = super().get_invalid_choice_message(value, ctx)
+        return f"{message} {did_you_mean(nearest(str(value), self.choices))}".rstrip()
 
 
 class UnknownCommand(click.UsageError):

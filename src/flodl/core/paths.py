@@ -128,6 +128,16 @@ def _is_part(one: str, other: str) -> bool:
     return words <= others or others <= words or starts
 
 
+def did_you_mean(names: Iterable[str]) -> str:
+    """Return the question whether one of these names was meant, or "" without names.
+
+    >>> did_you_mean(["hidden", "output"]), did_you_mean([])
+    ("Did you mean 'hidden' or 'output'?", '')
+    """
+    listed = " or ".join(map(repr, names))
+    return f"Did you mean {listed}?" if listed else ""
+
+
 def suggestion(name: str, candidates: Iterable[str], *, known_as: str) -> str:
     """Return a hint for an unknown name: similar names, or else up to twelve of the known ones.
 
@@ -137,9 +147,8 @@ def suggestion(name: str, candidates: Iterable[str], *, known_as: str) -> str:
     "The tags here are 'hidden', 'output'."
     """
     known = list(dict.fromkeys(candidates))
-    close = nearest(name, known)
-    if close:
-        return f"Did you mean {' or '.join(repr(match) for match in close)}?"
+    if close := did_you_mean(nearest(name, known)):
+        return close
     if not known:
         return f"There are no {known_as} here."
     shown = ", ".join(repr(candidate) for candidate in known[:12])

@@ -56,7 +56,7 @@ def test_bytes_as_input_of_a_float_layer_point_at_the_input(layer: nn.Module, sh
     message = message_of(classes, nn.Sequential(layer, nn.Flatten()), (images, LABELS))
     name = type(layer).__name__
     assert message.endswith(
-        f"'0' ({name}) takes float32, and x is uint8: pass x.float(), or x.float() / 255 for images."
+        f"'0' ({name}) takes float32, but x is uint8: pass x.float(), or x.float() / 255 for images."
     )
 
 
@@ -65,7 +65,7 @@ def test_a_view_of_the_input_is_recognized() -> None:
     message = message_of(
         lambda model, x, y: classes(model, x.flatten(1), y), nn.Linear(4, 3), (images, LABELS)
     )
-    assert "Linear takes float32, and x is uint8" in message
+    assert "Linear takes float32, but x is uint8" in message
 
 
 @pytest.mark.parametrize("model", [nn.Linear(4, 3), nn.Sequential(nn.GRUCell(4, 3))])
@@ -80,7 +80,7 @@ def test_integers_that_the_model_computes_are_not_blamed_on_the_batch() -> None:
             return super().forward(x.round().long())
 
     message = message_of(classes, Rounds(4, 3), (X, LABELS))
-    assert "Rounds takes float32, and its input is an integer tensor: convert it, x.float()." in message
+    assert "Rounds takes float32, but its input is an integer tensor: convert it with x.float()." in message
     assert "y is int64:" not in message
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import http.client
 import os
 import socket
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from flodl.monitor import Monitor
+from flodl.monitor.server import Server
 from flodl.monitor.server import connections as connections_module
 from flodl.monitor.server import subscribers as subscribers_module
 from flodl.monitor.server.connections import Connections
@@ -194,3 +196,27 @@ def test_closing_the_page_ends_every_connection_without_a_message(tmp_path, conn
     for raw in sockets:
         response_of(raw)
     assert capfd.readouterr() == ("", "")
+
+
+def test_connections_of_the_last_moment_are_closed_with_the_server():
+    """A browser opens connections ahead of its requests, also while the server closes."""
+    for _ in range(20):
+        server = Server([], port=0)
+        with contextlib.ExitStack() as sockets:
+            for number in range(6):
+                if number == 4:
+                    server._call_soon(server._stopping.set)
+                with contextlib.suppress(ConnectionError):
+                    sockets.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=60))
+            server.close()
+        server._thread.join(60)
+    del server
+    gc.collect()  # an open transport would warn, and warnings are errors in tests
+
+
+def test_refused_connections_are_closed_with_the_server(few, send):
+    with Server([], port=0) as server:
+        clients = [send(server.port) for _ in range(12)]
+        wait_until(lambda: len(server._connections) == few._MAX_OPEN * 3 // 4)
+    for client in clients:
+        response_of(client)  # returns when the connection is closed

@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 
 from flodl.cli.capture import OutputTooLongError, capture
 from flodl.cli.numbers import NumberRangeError, parse_float
+from flodl.core.paths import did_you_mean
 
 from .parameter import Parameter, format_value, has_empty_item, split_list
 
@@ -133,8 +134,8 @@ class NumberAwareParser:
             grouped = self._in_groups(error.option_name)
             if not grouped:
                 raise
-            hint = f"Did you mean {' or '.join(map(repr, grouped))}?"
-            raise click.NoSuchOption(error.option_name, f"{error.message} {hint}", ctx=error.ctx) from None
+            message = f"{error.message} {did_you_mean(grouped)}"
+            raise click.NoSuchOption(error.option_name, message, ctx=error.ctx) from None
         return {name: _unmask(value) for name, value in values.items()}, _unmask(rest), order
 
     def _in_groups(self, name: str) -> list[str]:

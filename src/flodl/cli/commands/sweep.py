@@ -90,7 +90,7 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> in
     ones continue. To follow it or to compare its runs: fdl monitor FOLDER.
 
     grid and random need nothing else; tpe and gp are Optuna's (pip install "flodl[sweep]"). The others are
-    searchers of Ray Tune, which need "flodl[ray]" and the package that they wrap: hyperopt,
+    Ray Tune searchers, which need "flodl[ray]" and the package that they wrap: hyperopt,
     bayesian-optimization==1.4.3, optuna.
     """
     manifest = project_of(ctx).require()

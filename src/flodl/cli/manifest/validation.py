@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from flodl.core.errors import ManifestError
-from flodl.core.paths import nearest, suggestion
+from flodl.core.paths import did_you_mean, nearest, suggestion
 
 from .document import Table, dotted, plain
 from .model import CommandModel, Options, Training
@@ -113,12 +113,11 @@ def _describe_wrong(value: Any, expected: list[str]) -> str:
     shown = f"{shown[:57]}..." if len(shown) > _MAX_SHOWN else shown
     hint = ""
     if isinstance(value, str) and _is_quoted(value, expected):
-        hint = " Remove the quotes."
+        hint = "Remove the quotes."
     elif isinstance(value, str):
         words = [word[1:-1] for word in expected if word.startswith("'")]
-        close = nearest(value, words)
-        hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
-    return f"{shown} is not allowed here. Expected {' or '.join(expected)}.{hint}"
+        hint = did_you_mean(nearest(value, words))
+    return f"{shown} is not allowed here. Expected {' or '.join(expected)}. {hint}".rstrip()
 
 
 def _is_quoted(text: str, expected: list[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Searches by the searchers of Ray Tune, which each need Ray and the package that they wrap."""
+"""Searches with Ray Tune searchers, each of which needs Ray and the package that it wraps."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from flodl.core.paths import nearest
+from flodl.core.paths import did_you_mean, nearest
 
 from ..settings import StepFunction
 from .batch_names import order_text
@@ -63,8 +63,7 @@ def key_of(batch: Any, value: Any) -> Mapping[Any, Any] | None:
 
 def _keys(mapping: Mapping[Any, Any], key: Any) -> str:
     close = nearest(key, [one for one in mapping if isinstance(one, str)]) if isinstance(key, str) else []
-    meant = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
-    return f"It is a dict with the keys {keys_text(mapping)}.{meant}"
+    return f"It is a dict with the keys {keys_text(mapping)}. {did_you_mean(close)}".rstrip()
 
 
 def _as_item(mapping: Mapping[Any, Any], name: str) -> str:

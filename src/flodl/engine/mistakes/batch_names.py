@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from ..batch.keywords import takes_names
 from ..settings import StepFunction
 from .batch_text import batch_text
+
+# Tensors of a batch, with what a step function calls them.
+Named = Sequence[tuple[str, Tensor]]
 
 
 def order_text(step_fn: StepFunction, batch: tuple[Any, ...]) -> str:

@@ -19,10 +19,10 @@ from ..device.autograd_history import attribute_path
 from ..errors import NoLoss, StepCallError, StepFunctionError
 from ..settings import StepFunction
 from .batch_access import about_keys, key_of, wrong_access
-from .batch_names import named_tensors, order_text
+from .batch_names import Named, named_tensors, order_text
 from .batch_text import batch_text
 from .frames import frames_of, raising_module
-from .input_dtypes import DTYPES, Named, dtype_advice
+from .input_dtypes import DTYPES, dtype_advice
 from .model_output import advice_for_output
 from .no_loss import why_no_loss
 from .step_function import signature_mismatch, signature_text

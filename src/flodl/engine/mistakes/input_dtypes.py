@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from ..batch.tree import leaves_of
+from .batch_names import Named
 from .frames import arguments_of, raising_module
 
 _INTEGER = r"(?:Byte|Char|Short|Int|Long|Bool)"
@@ -27,8 +27,6 @@ DTYPES = (
     r"expected .* dtype|data type|of the following scalar types|type .* should be the same|"
     rf"{_INTEGER_INPUT}|{_FLOAT_INDICES}|does not match weight dtype"
 )
-
-Named = Sequence[tuple[str, Tensor]]
 
 
 def dtype_advice(told: str, error: Exception, model: nn.Module, named: Named) -> str:
@@ -71,12 +69,12 @@ def _integer_input(error: Exception, model: nn.Module, named: Named) -> str:
     integers = [(name, leaf) for name, leaf in named if not leaf.is_floating_point()]
     given = [one for one in integers if any(_base(one[1]) is base for base in passed)]
     if not given:
-        return f"{takes}, and its input is an integer tensor: convert it, x.float()."
+        return f"{takes}, but its input is an integer tensor: convert it with x.float()."
     name, leaf = given[0]
     if leaf.dtype == torch.uint8:
-        return f"{takes}, and {name} is uint8: pass {name}.float(), or {name}.float() / 255 for images."
+        return f"{takes}, but {name} is uint8: pass {name}.float(), or {name}.float() / 255 for images."
     return (
-        f"{takes}, and {name} is {_short(leaf.dtype)}: pass {name}.float(). Tokens and other indices go "
+        f"{takes}, but {name} is {_short(leaf.dtype)}: pass {name}.float(). Tokens and other indices go "
         "through an nn.Embedding first."
     )
 

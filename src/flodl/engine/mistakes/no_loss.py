@@ -38,7 +38,7 @@ def why_no_loss(step_fn: StepFunction, model: nn.Module, batch: tuple[Any, ...])
 
 
 def _about_labels(batch: tuple[Any, ...]) -> str:
-    needed = "A model of transformers has a loss only if it is called with labels"
+    needed = "A transformers model has a loss only if it is called with labels"
     mapping = next((part for part in batch if isinstance(part, Mapping)), None)
     if mapping is None:
         return f"{needed}, as in model(x, labels=y).loss; the batch is {batch_text(batch)}."

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from torch import Tensor
+
+from .batch_names import Named
 
 _TWO_SIZES = r"size \(torch\.Size\(\[([\d, ]*)\]\)\)"
 _MESSAGES = {
@@ -26,14 +27,12 @@ _MESSAGES = {
     ),
 }
 
-Named = Sequence[tuple[str, Tensor]]
-
 
 def advice_for_targets(told: str, named: Named) -> str:
     """Return what to change, or "" if the message is not about targets or indices.
 
     >>> advice_for_targets("Target -1 is out of bounds.", [])
-    'A class index is at least 0, and this one is -1. If -1 marks targets that do not count, pass ...'
+    'Class indices must be at least 0, but this one is -1. If -1 marks targets that do not count, pass ...'
     """
     for pattern, advice in _MESSAGES.items():
         if re.search(pattern, told):
@@ -48,9 +47,9 @@ def advice_for_targets(told: str, named: Named) -> str:
     if below := re.search(r"Target (-\d+) is out of bounds", told):
         index = below[1]
         return (
-            f"A class index is at least 0, and this one is {index}. If {index} marks targets that do not "
-            f"count, pass ignore_index={index} to the loss; if the labels start at {index}, as -1 and 1 do, "
-            "map them to 0, 1, …."
+            f"Class indices must be at least 0, but this one is {index}. If {index} marks targets that do "
+            f"not count, pass ignore_index={index} to the loss; if the labels start at {index}, such as -1 "
+            "and 1, map them to 0, 1, …."
         )
     if re.search(r"Target \d+ is out of bounds", told):
         return "Class indices start at 0 and must be less than the number of classes (the model's outputs)."

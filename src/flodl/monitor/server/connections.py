@@ -23,6 +23,8 @@ _SEND_TIMEOUT_S = 30.0
 _MIN_SENT_BYTES = 1 << 16
 _MAX_REFUSALS = 16
 _REFUSAL_S = 1.0
+# Rounds of the event loop until `handle` runs for an accepted connection: three, and one to be safe.
+_ROUNDS_TO_HANDLE = 4
 
 Answer = Callable[[Request, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -46,7 +48,8 @@ class Connections:
         self.most = _handles_for_clients() if most is None else most
         self.most_per_address = max(self.most * 3 // 4, 1)
         self._answer = answer
-        self._open: dict[_Connection, asyncio.Task[None]] = {}
+        self._open: list[_Connection] = []  # oldest first
+        self._tasks: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # also those that are refused
         self._num_refusals = 0
 
     def __len__(self) -> int:
@@ -56,11 +59,13 @@ class Connections:
         """Serve one connection from its start to its end."""
         task = asyncio.current_task()
         assert task is not None
+        self._tasks[task] = writer
+        task.add_done_callback(lambda ended: self._tasks.pop(ended, None))
         connection = self._admit(writer)
         if connection is None:
             await self._refuse(reader, writer)
             return
-        self._open[connection] = task
+        self._open.append(connection)
         # `drain` then waits until everything has been sent.
         writer.transport.set_write_buffer_limits(0)
         try:
@@ -70,7 +75,8 @@ class Connections:
         except Exception as error:
             log.debug("live page: %s: %s", type(error).__name__, error)
         finally:
-            self._open.pop(connection, None)
+            if connection in self._open:  # else it was dropped for another one
+                self._open.remove(connection)
             _close(writer)
 
     async def drain(self, timeout_s: float) -> None:
@@ -82,12 +88,16 @@ class Connections:
             await asyncio.sleep(0.02)
             waited_s += 0.02
 
+    async def settle(self) -> None:
+        """Wait until `handle` runs for every connection that the listener has accepted."""
+        for _ in range(_ROUNDS_TO_HANDLE):
+            await asyncio.sleep(0)
+
     async def close(self) -> None:
         """Close every connection."""
-        tasks = list(self._open.values())
-        for connection in list(self._open):
-            connection.writer.transport.abort()
-        for task in tasks:
+        tasks = dict(self._tasks)
+        for task, writer in tasks.items():
+            writer.transport.abort()
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -119,7 +129,7 @@ class Connections:
         same = [each for each in self._open if each.address == connection.address]
         if len(same) >= self.most_per_address and not self._drop_one(same):
             return None
-        if len(self._open) >= self.most and not self._drop_one(list(self._open)):
+        if len(self._open) >= self.most and not self._drop_one(self._open):
             return None
         return connection
 
@@ -128,7 +138,7 @@ class Connections:
         now_s = time.monotonic()
         for connection in candidates:
             if connection.is_waiting and now_s - connection.opened_s > _PATIENCE_S:
-                del self._open[connection]
+                self._open.remove(connection)
                 connection.writer.transport.abort()
                 return True
         return False

@@ -156,6 +156,10 @@ class Server:
             await self._stopping.wait()
             await self._connections.drain(0.5)
         finally:
+            # Connections that are accepted while the listener closes would stay open: asyncio forgets them.
+            with contextlib.suppress(NotImplementedError):  # Windows
+                self._loop.remove_reader(self._socket.fileno())
+            await self._connections.settle()
             listener.close()
             for task in tasks:
                 task.cancel()
