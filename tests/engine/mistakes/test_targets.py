@@ -25,7 +25,7 @@ def binary(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     ("step_fn", "targets", "advice"),
     [
         (classes, F.one_hot(LABELS, 3), "For one-hot targets, pass y.argmax(1) or y.float()."),
-        (classes, LABELS - 1, "at least 0, and this one is -1. If -1 marks targets that do not count, pass"),
+        (classes, LABELS - 1, "at least 0, but this one is -1. If -1 marks targets that do not count, pass"),
         (classes, LABELS - 1, "ignore_index=-1 to the loss; if the labels start at -1,"),
         (classes, LABELS + 1, "must be less than the number of classes"),
         (binary, torch.full((8, 3), 4.0), "from 0 to 1. y has values from 4 to 4. Map labels of -1 and 1"),
