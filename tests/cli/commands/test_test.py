@@ -155,3 +155,34 @@ def test_fuzz_runs_only_the_fuzz_tests_with_that_many_cases(capfd, monkeypatch, 
     shown = capfd.readouterr().out
     assert "cases 123" in shown
     assert "1 passed" in shown
+
+
+PASSES_ALONE = """from pathlib import Path
+    ran = Path(__file__).with_name("ran")
+    first = not ran.exists()
+    ran.touch()
+    assert not first"""
+
+
+def run_in_parallel(folder, monkeypatch, capfdbinary, *, test_body):
+    make_checkout(folder, monkeypatch, test_body=test_body)
+    monkeypatch.setattr(command, "_cores", lambda: 2)
+    code = main(["test"])
+    return code, capfdbinary.readouterr().out.decode().splitlines()
+
+
+@pytest.mark.slow
+def test_a_test_that_fails_beside_others_runs_again_alone_and_is_named(capfdbinary, monkeypatch, tmp_path):
+    pytest.importorskip("xdist")
+    _, lines = run_in_parallel(tmp_path, monkeypatch, capfdbinary, test_body=PASSES_ALONE)
+    assert lines[-1].split()[:2] == ["tests", "ok"]
+    assert lines[-1].endswith("1 failed; tests/test_it.py::test_it failed and then passed alone")
+
+
+@pytest.mark.slow
+def test_a_test_that_also_fails_alone_has_failed(capfdbinary, monkeypatch, tmp_path):
+    pytest.importorskip("xdist")
+    code, lines = run_in_parallel(tmp_path, monkeypatch, capfdbinary, test_body="assert not True")
+    assert code == 1
+    assert lines[-1].split()[:2] == ["tests", "FAILED"]
+    assert lines[-1].endswith("1 failed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -23,6 +24,8 @@ MAX_WORKERS = 8  # each worker imports torch: beyond this, memory costs more tha
 # Collecting tests/hf imports transformers, which alone takes many seconds in each worker.
 QUICK = ["-m", "not slow and not gpu", "--ignore=tests/hf"]
 FUZZ = ["tests/fuzz", "-o", "timeout=0"]  # how long it takes is up to the caller
+# More failures than this have a cause that running the tests alone does not remove.
+MAX_REPEATED = 5
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,9 @@ def command(*, quick: bool, fuzz: int | None, pytest_args: tuple[str, ...]) -> i
     Run `fdl test --fuzz 10000` after a change to code that parses files or requests. The whole suite runs the
     same tests with a few cases each.
 
+    Tests run beside each other, one file per core at a time. If at most five fail, they run again, one after
+    the other: the result is that of the second run, and the summary names the tests that passed only there.
+
     With other arguments, only pytest runs, and receives them: `fdl test tests/graph -k loop -x`. Put --quick
     in front to skip slow tests there too.
     """
@@ -76,7 +82,7 @@ def command(*, quick: bool, fuzz: int | None, pytest_args: tuple[str, ...]) -> i
         _run("format", ["ruff", "format", "--check", "."], root),
         _run("lint", ["ruff", "check", "."], root),
         _run("types", ["mypy"], root),
-        _run("tests", ["pytest", *selection, *_parallel()], root),
+        _run_tests(selection, root),
     ]
     click.echo("\n" + "\n".join(map(str, outcomes)))
     return int(any(outcome.code for outcome in outcomes))
@@ -126,6 +132,26 @@ def _run(stage: str, words: Sequence[str], root: Path) -> Outcome:
             sys.stdout.buffer.flush()
             end = (end + piece)[-400:]
     return Outcome(stage, child.wait(), time.monotonic() - began, _counts(end.decode(errors="replace")))
+
+
+def _run_tests(selection: Sequence[str], root: Path) -> Outcome:
+    """Run the tests in parallel, and the few that fail again, without others beside them."""
+    parallel = _parallel()
+    outcome = _run("tests", ["pytest", *selection, *parallel], root)
+    failed = _failed_tests(root)
+    if outcome.code == 0 or not parallel or not 0 < len(failed) <= MAX_REPEATED:
+        return outcome
+    click.echo(f"{len(failed)} failed, and run again without others beside them:")
+    again = _run("tests", ["pytest", *selection, "--last-failed"], root)
+    passed = sorted(failed - _failed_tests(root)) if again.code in (0, 1) else []
+    note = "; ".join([outcome.note, *(f"{name} failed and then passed alone" for name in passed)])
+    return Outcome("tests", again.code, outcome.seconds + again.seconds, note)
+
+
+def _failed_tests(root: Path) -> set[str]:
+    """Return the tests that failed when they last ran, as pytest has recorded them."""
+    record = root / ".pytest_cache/v/cache/lastfailed"
+    return set(json.loads(record.read_text())) if record.is_file() else set()
 
 
 def _counts(text: str) -> str:
