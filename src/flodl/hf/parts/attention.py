@@ -9,7 +9,7 @@ from flodl.graph import FlowBuilder, Graph
 
 from ..config import EncoderConfig
 from .masks import attention_dtype, hiding_bias
-from .packed import Packed, attend
+from .packed import Packed, attend, rate_of
 
 
 class SelfAttention(nn.Module):
@@ -26,14 +26,13 @@ class SelfAttention(nn.Module):
         self.query = nn.Linear(hidden, hidden)
         self.key = nn.Linear(hidden, hidden)
         self.value = nn.Linear(hidden, hidden)
-        self.dropout = config.dropout.attention
+        self.dropout = nn.Dropout(config.dropout.attention)
 
     def forward(self, hidden: Tensor, *, mask: Tensor | Packed | None = None) -> Tensor:
         query, key, value = (
             split_heads(project(hidden), self.num_heads) for project in (self.query, self.key, self.value)
         )
-        dropout = self.dropout if self.training else 0.0
-        return join_heads(attend(query, key, value, mask, dropout=dropout))
+        return join_heads(attend(query, key, value, mask, dropout=rate_of(self.dropout)))
 
 
 def split_heads(value: Tensor, num_heads: int) -> Tensor:

@@ -132,6 +132,17 @@ def attend(
     return out_of_rows(F.scaled_dot_product_attention(query, key, value, attn_mask=mask.mask), mask.rows)
 
 
+def rate_of(dropout: nn.Dropout | nn.Identity) -> float:
+    """Return the probability with which an attention drops its weights now: 0 in evaluation mode.
+
+    It is in a module, so that code that changes all `nn.Dropout` of a model reaches it.
+
+    >>> rate_of(nn.Dropout(0.1)), rate_of(nn.Dropout(0.1).eval()), rate_of(nn.Identity())
+    (0.1, 0.0, 0.0)
+    """
+    return 0.0 if isinstance(dropout, nn.Identity) or not dropout.training else dropout.p
+
+
 def drop_values(value: Tensor, dropout: float) -> Tensor:
     """Dropout of values [batch, heads, length, width], for whole tokens of a head.
 

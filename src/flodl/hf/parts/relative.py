@@ -14,7 +14,7 @@ from ..config import EncoderConfig
 from ..kernels import disentangled
 from .attention import join_heads, split_heads
 from .masks import attention_dtype, hiding_bias
-from .packed import Packed, drop_values, in_rows, out_of_rows
+from .packed import Packed, drop_values, in_rows, out_of_rows, rate_of
 from .placement import Placement, flex_attention, gather_keys, pair_rows
 from .tables import ComputedTable
 
@@ -93,7 +93,7 @@ class DisentangledAttention(nn.Module):
         self.position_key = nn.Linear(hidden, hidden) if own and "c2p" in terms else None
         self.position_query = nn.Linear(hidden, hidden) if own and "p2c" in terms else None
         self.position_dropout = nn.Dropout(config.dropout.hidden)
-        self.dropout = config.dropout.attention
+        self.dropout = nn.Dropout(config.dropout.attention)
         scores = hidden // self.num_heads * (1 + len(terms))
         self.scale = 1 / float(torch.tensor(scores, dtype=torch.float32, device="cpu").sqrt())
 
@@ -110,7 +110,7 @@ class DisentangledAttention(nn.Module):
         query, key, value = (
             split_heads(project(hidden), self.num_heads) for project in (self.query, self.key, self.value)
         )
-        dropout = self.dropout if self.training else 0.0
+        dropout = rate_of(self.dropout)
         rows = None if packed is None else packed.rows
         if rows is not None:
             value, dropout = drop_values(value, dropout), 0.0

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ..config import EncoderConfig
 from .attention import join_heads
 from .masks import attention_dtype, hiding_bias
-from .packed import Packed, attend
+from .packed import Packed, attend, rate_of
 from .tables import ComputedTable
 
 
@@ -43,7 +43,7 @@ class RotaryAttention(nn.Module):
         hidden = config.sizes.hidden
         self.num_heads = config.sizes.heads
         self.joint = nn.Linear(hidden, 3 * hidden, bias=bias)
-        self.dropout = config.dropout.attention
+        self.dropout = nn.Dropout(config.dropout.attention)
 
     def forward(
         self,
@@ -58,8 +58,7 @@ class RotaryAttention(nn.Module):
         query, key = rotate(query, rotation), rotate(key, rotation)
         if sees is not None:
             query = query * sees
-        dropout = self.dropout if self.training else 0.0
-        return join_heads(attend(query, key, value, mask, dropout=dropout))
+        return join_heads(attend(query, key, value, mask, dropout=rate_of(self.dropout)))
 
 
 class LocalRotaryAttention(RotaryAttention):
