@@ -296,6 +296,12 @@ def test_an_error_of_an_augmentation_says_what_it_is_called_with(augment):
     assert note.startswith("augment is called with the whole batch and a Chance")
 
 
+def test_an_error_of_flodls_own_augmentation_gets_no_second_explanation():
+    with pytest.raises(DataError, match="RandomFlip expects images") as caught:
+        next(iter(Loader(torch.zeros(8, 2), 4, augment=RandomFlip())))
+    assert not getattr(caught.value, "__notes__", [])
+
+
 def test_an_augmentation_that_takes_the_chance_for_a_part_of_the_batch_is_an_error():
     loader = Loader((torch.zeros(8, 2), torch.zeros(8)), 4, augment=lambda x, y: (x, y))
     with pytest.raises(

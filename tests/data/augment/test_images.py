@@ -249,3 +249,20 @@ def test_images_with_channels_last_are_an_error(part, shape):
 @pytest.mark.parametrize("shape", [(4, 3, 32, 32), (4, 64, 4, 4), (4, 3, 32, 3), (4, 1, 28, 1)])
 def test_small_or_narrow_images_are_not_taken_for_channels_last(shape):
     assert next(iter(Loader(torch.zeros(shape), 4, augment=RandomFlip()))).shape == shape
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "RandomCrop(2)",
+        "RandomCrop(2, fill=0.5)",
+        "RandomCrop(2, fill=1, of=(0, 1))",
+        "RandomFlip(0.5)",
+        "RandomFlip(0.25, of='image')",
+        "Normalize([0.5], [0.25])",
+        "Normalize([0.5], [0.25], of=1)",
+        "Compose(RandomFlip(0.5, of=0), Normalize([0.5], [0.25], of=0))",
+    ],
+)
+def test_the_repr_has_every_argument_that_differs_from_its_default(call):
+    assert repr(eval(call)) == call

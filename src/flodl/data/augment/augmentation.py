@@ -26,7 +26,7 @@ def apply_augmentation(augment: Augmentation, batch: Any, chance: Chance) -> Any
     try:
         augmented = augment(batch, chance)
     except Exception as error:
-        if not isinstance(augment, Compose):
+        if not isinstance(augment, Compose) and not isinstance(error, DataError):
             error.add_note(_CALLED)
         raise
     if augmented is None:

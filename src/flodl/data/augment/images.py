@@ -84,6 +84,15 @@ class _ImageAugmentation(ABC):
     def apply(self, images: Tensor, chance: Chance) -> Tensor:
         """Augment the images."""
 
+    @abstractmethod
+    def arguments(self) -> list[str]:
+        """Return the arguments as in a call, without `of`."""
+
+    def __repr__(self) -> str:
+        """Return the call: it is part of the record of a run, so that a changed argument is noticed."""
+        of = [] if self.of is None else [f"of={self.of!r}"]
+        return f"{type(self).__name__}({', '.join(self.arguments() + of)})"
+
 
 @explain_creation(DataCallError, elsewhere=dict.fromkeys(("size", "pad_if_needed"), _CROP), example=_CROP)
 class RandomCrop(_ImageAugmentation):
@@ -162,8 +171,8 @@ class RandomCrop(_ImageAugmentation):
             self._row_starts[key] = starts
         return starts[:count]
 
-    def __repr__(self) -> str:
-        return f"RandomCrop({self.padding})"
+    def arguments(self) -> list[str]:
+        return [f"{self.padding}", *([f"fill={self.fill!r}"] if self.fill else [])]
 
 
 @explain_creation(DataCallError, example="Write RandomFlip() or RandomFlip(p=0.5).")
@@ -194,8 +203,8 @@ class RandomFlip(_ImageAugmentation):
         selected = torch.where(coin, flipped.view(torch.int64), images.view(torch.int64))
         return selected.view(images.dtype)
 
-    def __repr__(self) -> str:
-        return f"RandomFlip({self.p})"
+    def arguments(self) -> list[str]:
+        return [f"{self.p}"]
 
 
 @explain_creation(
@@ -260,8 +269,8 @@ class Normalize(_ImageAugmentation):
             )
         return self._factors[key]
 
-    def __repr__(self) -> str:
-        return f"Normalize({list(self.mean)}, {list(self.std)})"
+    def arguments(self) -> list[str]:
+        return [f"{list(self.mean)}", f"{list(self.std)}"]
 
 
 def _size(height: int, width: int) -> str:
