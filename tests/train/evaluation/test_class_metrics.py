@@ -77,10 +77,22 @@ def test_one_score_for_two_classes_shows_how_to_return_class_ids(shape, use):
     assert found.compute().tolist() == [[1, 0], [1, 2]]
 
 
-@pytest.mark.parametrize("labels", [1, "cats", ["cat", "cat"]])
+@pytest.mark.parametrize(
+    "labels", [1, -3, 3.0, True, None, "cats", ["cat", "cat"], {"cat", "dog"}, torch.tensor(2.0), object()]
+)
 def test_wrong_labels_are_rejected(labels):
-    with pytest.raises(TrainError, match="the number of classes, at least 2"):
-        ConfusionMatrix(labels)
+    with pytest.raises(TrainError, match=r"ClassF1\(.*\)\. Pass the number of classes, at least 2"):
+        ClassF1(labels)
+
+
+def test_the_number_of_classes_may_be_that_of_an_array():
+    assert ConfusionMatrix(torch.tensor([0, 2, 1]).max() + 1).labels == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("dim", ["1", 1.0, True])
+def test_a_dim_that_is_not_an_integer_is_rejected(dim):
+    with pytest.raises(TrainError, match=rf"ConfusionMatrix\(…, dim={dim!r}\)\. Pass the dimension"):
+        ConfusionMatrix(3, dim=dim)
 
 
 def test_predictions_of_other_classes_are_rejected():

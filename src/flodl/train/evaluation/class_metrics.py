@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from flodl.core import TrainError
+from flodl.core.integers import is_index
 from flodl.core.usage.calls import explain_creation
 
 from ..checks.calls import WrongCallError
@@ -39,11 +41,16 @@ class ConfusionMatrix:
     """
 
     def __init__(self, labels: int | Sequence[str], *, dim: int | None = None) -> None:
-        self.labels = [str(name) for name in (range(labels) if isinstance(labels, int) else labels)]
-        if isinstance(labels, str) or len(self.labels) < 2 or len(set(self.labels)) < len(self.labels):
+        self.labels = _names(labels)
+        if len(self.labels) < 2 or len(set(self.labels)) < len(self.labels):
             raise TrainError(
                 f"{type(self).__name__}({labels!r}). Pass the number of classes, at least 2, or a list with "
                 "a different name for each."
+            )
+        if dim is not None and (not isinstance(dim, int) or isinstance(dim, bool)):
+            raise TrainError(
+                f"{type(self).__name__}(…, dim={dim!r}). Pass the dimension of the classes in the scores: 1 "
+                "for [N, classes, …], -1 for […, classes]."
             )
         # The dimension of the classes in scores; None until an unambiguous batch shows that it is the last.
         self._dim = dim
@@ -119,6 +126,22 @@ class ConfusionMatrix:
         size = len(self.labels)
         counts = torch.zeros(size * (size + 1), dtype=torch.long) if self._counts is None else self._counts
         return counts.reshape(size, size + 1).cpu()
+
+
+def _names(labels: Any) -> list[str]:
+    """Return the names of the classes, in order; none if the labels are not a number or a list of names.
+
+    >>> _names(2), _names(["cat", "dog"]), _names(None), _names({"cat", "dog"})
+    (['0', '1'], ['cat', 'dog'], [], [])
+    """
+    if is_index(labels, at_least=0):
+        return [str(number) for number in range(int(labels))]
+    if isinstance(labels, str | bytes | bool | Set):  # the order of a set is random
+        return []
+    try:
+        return [str(name) for name in labels]
+    except TypeError:
+        return []
 
 
 @explain_creation(
