@@ -25,6 +25,7 @@ from .plan.overwriting import watched
 from .plan.shapes import MergeShapeError, explain_cat
 from .plan.signature import Accepts, method
 from .plan.spec import Spec
+from .plan.tuple_advice import add_tuple_advice
 
 Initial = Any
 # This string enters the structural hash, so it must not change.
@@ -251,10 +252,18 @@ class GraphCore(nn.Module):
             if traceback.tb_frame.f_code.co_filename == self._source.filename:
                 index = self._source.node_at_line.get(traceback.tb_lineno)
                 if index is not None:
-                    return self._add_node(error, index, traceback.tb_frame.f_locals)
+                    clearer = self._add_node(error, index, traceback.tb_frame.f_locals)
+                    add_tuple_advice(error, self._given(index, traceback.tb_frame.f_locals))
+                    return clearer
                 return None
             traceback = traceback.tb_next
         return None
+
+    def _given(self, index: int, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a node got from other nodes, by their keys."""
+        sources = {source: self._spec.nodes[source] for source in self._spec.nodes[index].inputs}
+        names = self._source.names
+        return {one.key: values.get(names[at]) for at, one in sources.items() if one.kind != "input"}
 
     def _add_node(self, error: Exception, index: int, values: Mapping[str, Any]) -> Exception | None:
         node = self._spec.nodes[index]

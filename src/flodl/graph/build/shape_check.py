@@ -16,6 +16,7 @@ from flodl.core import FlodlError, ShapeError, log
 from ..core import GraphCore
 from ..plan.error_path import path_of_error
 from ..plan.spec import inputs_of
+from ..plan.tuple_advice import tuple_advice_of
 
 # Words of torch's errors about dtypes.
 _ABOUT_DTYPES = ("scalar type", "dtype", "Input type (")
@@ -45,7 +46,7 @@ def check_shapes(graph: GraphCore, example: Any) -> None:
             log.verbose("shape check stopped at '%s': it needs real values.", path or "the input")
             return
         message = f"{_first_line(error)} ({details})" if details else _first_line(error)
-        advice = "Change the node to accept this shape, or fix the node before it."
+        advice = tuple_advice_of(error) or "Change the node to accept this shape, or fix the node before it."
         if any(word in _first_line(error) for word in _ABOUT_DTYPES):
             advice = (
                 "The dtype is wrong here, not the shape: pass an example with the dtype of your data, "
