@@ -236,6 +236,7 @@ def test_config_show_has_the_origin_of_each_nested_value(project, capsys):
         ("weights: {cat: x}", "training.weights: cat: 'x' is not a valid float."),
         ("optimizer: {lr: {a: 1}}", "--optimizer.lr.a"),
         ("epoch: 1", "training.epoch: unknown key. Did you mean 'epochs'?"),
+        ("hidden: 64", "If --hidden is an option of the program, write it under `options:`."),
     ],
 )
 def test_mistakes_in_nested_values_are_reported_with_their_path(project, capsys, nested, message):

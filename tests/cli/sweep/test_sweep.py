@@ -224,7 +224,11 @@ def test_an_option_of_the_sweep_after_the_command_says_where_it_belongs(sweep_pr
     ("words", "message"),
     [
         (["--presets", "run,wid"], "has no preset 'wid'. Did you mean 'wide'?"),
-        (["--presets", "run", "wide"], "is a preset or a script already"),
+        (
+            ["--presets", "run", "wide"],
+            "`wide` is a preset or a script already, so presets cannot be swept on top of it. Leave out "
+            "`wide`: --presets are those of the program in ",
+        ),
         (["--folder-option", "folder"], "the program has no option --folder for the folder of a run"),
         (["--search", "grid", "--runs", "2"], "the grid has 3 runs"),
         (["nothing"], "there is no command 'nothing'"),
@@ -255,7 +259,10 @@ def test_a_folder_with_another_sweep_is_left_alone(sweep_project, capfd):
     assert main(["sweep", "--over", "lr=0.1"]) == 0
     capfd.readouterr()
     assert main(["sweep", "--over", "lr=0.5"]) == 1
-    assert "holds a different sweep: its over is" in capfd.readouterr().err
+    assert "holds a different sweep: its --over was" in capfd.readouterr().err
+    assert main(["sweep", "--over", "lr=0.1", "run", "--hidden", "4"]) == 1
+    told = "its command was run, not run --hidden 4. Pass a new folder as --out"
+    assert told in capfd.readouterr().err
     (sweep_project / "notes").mkdir()
     (sweep_project / "notes/a.txt").write_text("mine")
     assert main(["sweep", "--out", "notes"]) == 1

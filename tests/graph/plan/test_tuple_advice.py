@@ -7,7 +7,9 @@ from torch import nn
 from flodl import FlowBuilder
 from flodl.core import ShapeError
 
-ADVICE = "'gru_1', returns a tuple of 2. Select its first part before this node: .through(lambda out: out[0])."
+ADVICE = (
+    "'gru_1', returns a tuple of 2. Select its first part before this node: .through(lambda out: out[0])."
+)
 TOKENS = torch.randint(0, 9, (4, 5))
 
 

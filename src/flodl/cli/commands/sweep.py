@@ -145,7 +145,7 @@ def _definition(
     if found.has_presets and kind is not Kind.PATH:
         raise SetupError(
             f"`{' '.join(path)}` is a preset or a script already, so presets cannot be swept on top of it. "
-            "Name the command that has these presets."
+            f"Leave out `{path[-1]}`: --presets are those of {_owner(path, entry)}."
         )
     if not path and not found.has_presets:
         if DEFAULT not in manifest.commands.entries:
@@ -153,6 +153,11 @@ def _definition(
             raise ManifestError(f"name a command to sweep. The commands of {manifest.path}: {known}.")
         found = replace(found, command=(DEFAULT,))
     return found, entry
+
+
+def _owner(path: tuple[str, ...], entry: Manifest) -> str:
+    """Return which command has the presets: the one before a preset, or the program of the manifest."""
+    return f"`{' '.join(path[:-1])}`" if path[:-1] else f"the program in {entry.path}"
 
 
 def _check_values(commands: RunCommands, search: Search) -> None:

@@ -176,7 +176,10 @@ def _hint(struct: type[msgspec.Struct], key: str, known: Iterable[str]) -> str:
         return f"{key!r} belongs in the fdl.yml of the folder that `path:` names."
     if key == "<<":
         return _MERGE_KEY
-    return suggestion(key, known, known_as="keys")
+    hint = suggestion(key, known, known_as="keys")
+    if struct is Training and not nearest(key, known):
+        return f"{hint} If --{key} is an option of the program, write it under `options:`."
+    return hint
 
 
 def _struct_in(annotation: Any) -> type[msgspec.Struct] | None:

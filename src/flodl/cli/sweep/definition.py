@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,11 +147,19 @@ def check(folder: Path, definition: Definition) -> None:
         return
     different = [name for name in new if name not in _CHANGEABLE and old.get(name) != new[name]]
     if different:
-        name = different[0]
+        what, was, now = _difference(different[0], old, new)
         raise SetupError(
-            f"{folder} holds a different sweep: its {name} is {_shown(old.get(name))}, not "
-            f"{_shown(new[name])}. Pass a new folder as --out, or resume that sweep with its settings."
+            f"{folder} holds a different sweep: its {what} was {was}, not {now}. Pass a new folder as --out, "
+            "or resume that sweep with its settings."
         )
+
+
+def _difference(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return what differs between two sweeps, and both values."""
+    if name in ("command", "words"):
+        was, now = (shlex.join([*one.get("command", ()), *one.get("words", ())]) for one in (old, new))
+        return "command", was or "that of the manifest", now or "that of the manifest"
+    return f"--{name}", _shown(old.get(name)), _shown(new[name])
 
 
 def save(folder: Path, definition: Definition) -> None:
