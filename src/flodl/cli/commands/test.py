@@ -64,7 +64,7 @@ def command(*, quick: bool, fuzz: int | None, pytest_args: tuple[str, ...]) -> i
     Run `fdl test --fuzz 10000` after a change to code that parses files or requests. The whole suite runs the
     same tests with a few cases each.
 
-    Tests run beside each other, one file per core at a time. If at most five fail, they run again, one after
+    Tests run in parallel, one file per core at a time. If at most five fail, they run again, one after
     the other: the result is that of the second run, and the summary names the tests that passed only there.
 
     With other arguments, only pytest runs, and receives them: `fdl test tests/graph -k loop -x`. Put --quick
@@ -135,13 +135,13 @@ def _run(stage: str, words: Sequence[str], root: Path) -> Outcome:
 
 
 def _run_tests(selection: Sequence[str], root: Path) -> Outcome:
-    """Run the tests in parallel, and the few that fail again, without others beside them."""
+    """Run the tests in parallel, and the few that fail again, one after the other."""
     parallel = _parallel()
     outcome = _run("tests", ["pytest", *selection, *parallel], root)
     failed = _failed_tests(root)
     if outcome.code == 0 or not parallel or not 0 < len(failed) <= MAX_REPEATED:
         return outcome
-    click.echo(f"{len(failed)} failed, and run again without others beside them:")
+    click.echo(f"{len(failed)} failed, and run again, one after the other:")
     again = _run("tests", ["pytest", *selection, "--last-failed"], root)
     passed = sorted(failed - _failed_tests(root)) if again.code in (0, 1) else []
     note = "; ".join([outcome.note, *(f"{name} failed and then passed alone" for name in passed)])
