@@ -36,8 +36,9 @@ from .checks.step_function import check_step_function
 from .checks.unloaded import note_unloaded_saves
 from .epoch import run_epoch
 from .evaluation.ema import AveragedWeights
-from .evaluation.evaluator import Evaluator, Outputs, as_arguments
+from .evaluation.evaluator import Evaluator, as_arguments
 from .evaluation.metrics import check_metrics
+from .evaluation.outputs import Outputs
 from .evaluation.step_errors import check_signature
 from .faults.nonfinite import OVERFLOWS_IN_A_ROW, SkippedUpdates
 from .find_lr.result import FindLrResult

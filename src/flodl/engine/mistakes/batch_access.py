@@ -18,13 +18,15 @@ from .operands import operand_of
 from .step_function import signature_text
 
 
-def wrong_access(error: Exception, step_fn: StepFunction, batch: tuple[Any, ...], of_data: str) -> str:
+def wrong_access(
+    error: Exception, step_fn: StepFunction, batch: tuple[Any, ...], of_data: str, called: str
+) -> str:
     """Return what is wrong with how the batch is read, or "" if the error is not about the batch.
 
     It is only if the object that has no such key or attribute, or cannot be unpacked, is part of the batch.
     """
     the_batch = f"the batch {of_data}".rstrip()
-    at = f"in the step function {signature_text(step_fn)}"
+    at = f"in {called}{signature_text(step_fn)}"
     if isinstance(error, KeyError) and error.args:
         mapping = _part_of(batch, _subscripted(error))
         key = error.args[0]

@@ -23,6 +23,7 @@ from .batch_names import Named, named_tensors, order_text
 from .batch_text import batch_text
 from .frames import frames_of, raising_module
 from .input_dtypes import DTYPES, dtype_advice
+from .model_call import advice_for_call, advice_for_lengths
 from .model_output import advice_for_output
 from .no_loss import why_no_loss
 from .step_function import signature_mismatch, signature_text
@@ -53,10 +54,12 @@ def explained(
     extra: Iterable[str],
     *,
     of_data: str = "",
+    called: str = "the step function ",
 ) -> Exception | None:
     """Return an error that explains a mistake in calling a step, or None if the error is clear enough.
 
-    An error of torch that is not recognized gets a note about the batch, which is one `of_data`.
+    An error of torch that is not recognized gets a note about the batch, which is one `of_data`. `called` is
+    what the error says before the name of the function.
 
     >>> error = RuntimeError("mat1 and mat2 shapes cannot be multiplied (8x3 and 4x1)")
     >>> batch = torch.zeros(8, 3), torch.zeros(8, 1)
@@ -65,7 +68,7 @@ def explained(
     """
     if isinstance(error, NoLoss):
         return NoLoss(why_no_loss(step_fn, model, batch))
-    if not isinstance(error, FlodlError) and (told := wrong_access(error, step_fn, batch, of_data)):
+    if not isinstance(error, FlodlError) and (told := wrong_access(error, step_fn, batch, of_data, called)):
         return StepFunctionError(told)
     if isinstance(error, FlodlError | torch.OutOfMemoryError) or not isinstance(error, _TORCH_ERRORS):
         return None
@@ -75,7 +78,7 @@ def explained(
         return None
     told = str(error)
     where = (
-        f"in the step function {signature_text(step_fn)}; the model has {_model_text(model)}, and the batch "
+        f"in {called}{signature_text(step_fn)}; the model has {_model_text(model)}, and the batch "
         f"{of_data}{of_data and ' '}is {batch_text(batch)}"
     )
     order = order_text(step_fn, batch)
@@ -83,7 +86,7 @@ def explained(
     if advice is None:
         if type(error) in (RuntimeError, IndexError, ValueError, AssertionError):
             note = f"{where[0].upper()}{where[1:]}."
-            error.add_note(f"{note} Check the order of the arguments: {order}." if order else note)
+            error.add_note(f"{note} In this call, {order}." if order else note)
         return None
     first = told.partition("\n")[0].partition(" (or directly")[0].rstrip(".!")
     norm = raising_module(error, model) if re.search(_ONE_VALUE, told) else None
@@ -97,6 +100,8 @@ def _advice(
     leaves = [leaf for leaf in leaves_of(batch) if isinstance(leaf, Tensor)]
     if output := advice_for_output(told, error, model, batch):
         return output
+    if call := advice_for_call(told, model) or advice_for_lengths(told, error):
+        return call
     if re.search(_SECOND_BACKWARD, told):
         return _second_backward(model)
     if re.search(_IN_PLACE, told):

@@ -29,11 +29,8 @@ from .ema import AveragedWeights
 from .metrics import Results, computed_or_nan, modes_of, reset_metrics, update_metrics
 from .modes import check_still_evaluating, evaluation_mode
 from .names import check_metric_names, check_names, check_number, merge_values
-from .outputs import check_outputs, fitting_outputs
+from .outputs import OF_DATA, Outputs, predict
 from .step_errors import calls_backward, check_signature
-
-Outputs = Callable[..., tuple[Any, Any]]
-_OF_DATA = "of the evaluation data"
 
 
 def as_arguments(batch: Any) -> tuple[Any, ...]:
@@ -167,7 +164,7 @@ class Evaluator:
                     check_names(values, metrics=self.metrics)
                     sums.add({"loss": loss, **values}, samples)
                     if self.metrics:
-                        predictions, targets = self._predict(arguments)
+                        predictions, targets = predict(self.outputs, self.model, self.step_fn, arguments)
                         update_metrics(self.metrics, predictions, targets)
                         if on_outputs is not None:
                             on_outputs(predictions, targets)
@@ -176,23 +173,6 @@ class Evaluator:
             ("a value of the step function", sums.means()), ("a metric of metrics=", results.values)
         )
         return values, results.tables
-
-    def _predict(self, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
-        """Return the predictions and targets for the metrics."""
-        if self.outputs is None:
-            return _pair(self.model, self.step_fn, arguments)
-        try:
-            found: Any = self.outputs(self.model, *arguments)
-        except TypeError as error:
-            check_outputs(self.outputs, self.step_fn, arguments, error)
-            raise
-        if not isinstance(found, tuple | list) or len(found) != 2:
-            kind = f"{type(found).__name__} of {len(found)}" if isinstance(found, tuple | list) else None
-            raise TrainError(
-                f"outputs returned a {kind or type(found).__name__}. Return predictions and targets: "
-                "outputs=lambda model, x, y: (model(x), y)."
-            )
-        return found[0], found[1]
 
     def _call_step_fn(self, arguments: tuple[Any, ...]) -> tuple[Any, Mapping[str, Any]]:
         """Return the loss and the named values of a batch."""
@@ -215,8 +195,8 @@ class Evaluator:
                     "gradient penalty, can enable them: with torch.enable_grad(): …"
                 )
             if isinstance(error, TypeError):
-                check_signature(self.step_fn, arguments, error, of_data=_OF_DATA)
-            if better := explained(error, self.step_fn, self.model, arguments, extra, of_data=_OF_DATA):
+                check_signature(self.step_fn, arguments, error, of_data=OF_DATA)
+            if better := explained(error, self.step_fn, self.model, arguments, extra, of_data=OF_DATA):
                 raise better from error
             raise
 
@@ -228,25 +208,3 @@ def _loss_and_values(result: Any) -> tuple[Any, Mapping[str, Any]]:
     checked = torch.as_tensor(loss) if isinstance(loss, int | float | np.number) else loss
     outcome_of((checked, values), needs_gradient=False)
     return loss, values
-
-
-def _pair(model: nn.Module, step_fn: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Treat a batch as inputs and targets."""
-    if len(arguments) != 2:
-        raise TrainError(
-            f"metrics need predictions and targets, and the batch has {len(arguments)} "
-            f"{'part' if len(arguments) == 1 else 'parts'}, not two. Define them: "
-            f"{fitting_outputs(step_fn, arguments)}."
-        )
-    inputs, targets = arguments
-    if not isinstance(inputs, Mapping):
-        return model(inputs), targets
-    try:
-        return model(inputs), targets
-    except Exception as error:
-        raise TrainError(
-            f"metrics need predictions, and the model cannot be called with the {type(inputs).__name__} that "
-            f"is the first part of the batch: {type(error).__name__}: {error}\nDefine them: outputs=lambda "
-            "model, inputs, targets: (model(**inputs), targets), or outputs=flodl.hf.outputs for a model of "
-            "flodl.hf."
-        ) from error

@@ -1,4 +1,4 @@
-"""What to write for `outputs=`, which returns the predictions and targets of a batch for the metrics."""
+"""Predictions and targets of a batch for the metrics: from `outputs=`, or by calling the model."""
 
 from __future__ import annotations
 
@@ -6,27 +6,130 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flodl.core import TrainError
+import torch
+from torch import nn
+
+from flodl.core import FlodlError, TrainError
+from flodl.engine import explained
+
+Outputs = Callable[..., tuple[Any, Any]]
+OF_DATA = "of the evaluation data"
+_CALLED = "outputs="
 
 
-def fitting_outputs(step_fn: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
+def predict(
+    outputs: Outputs | None, model: nn.Module, step_fn: Callable[..., Any], arguments: tuple[Any, ...]
+) -> tuple[Any, Any]:
+    """Return the predictions and targets of a batch."""
+    if outputs is None:
+        return _pair(model, step_fn, arguments)
+    try:
+        found: Any = outputs(model, *arguments)
+    except Exception as error:
+        if isinstance(error, TypeError):
+            _check_signature(outputs, model, step_fn, arguments, error)
+        if better := explained(error, outputs, model, arguments, (), of_data=OF_DATA, called=_CALLED):
+            raise better from error
+        if not isinstance(error, FlodlError | torch.OutOfMemoryError):
+            error.add_note("This error is from outputs=, which returns predictions and targets for metrics=.")
+        raise
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        kind = f"{type(found).__name__} of {len(found)}" if isinstance(found, tuple | list) else None
+        raise TrainError(
+            f"outputs returned a {kind or type(found).__name__}. Return predictions and targets: "
+            f"{fitting_outputs(model, step_fn, arguments)}."
+        )
+    return found[0], found[1]
+
+
+def _pair(model: nn.Module, step_fn: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Treat a batch as inputs and targets."""
+    if len(arguments) != 2:
+        raise TrainError(
+            f"metrics need predictions and targets, and the batch has {len(arguments)} "
+            f"{'part' if len(arguments) == 1 else 'parts'}, not two. Define them: "
+            f"{fitting_outputs(model, step_fn, arguments)}."
+        )
+    inputs, targets = arguments
+    try:
+        return model(inputs), targets
+    except Exception as error:
+        if not isinstance(inputs, Mapping):
+            _check_one_input(model, step_fn, arguments, error)
+            raise
+        raise TrainError(
+            f"metrics need predictions, and the model cannot be called with the {type(inputs).__name__} that "
+            f"is the first part of the batch: {type(error).__name__}: {error}\nDefine them: outputs=lambda "
+            "model, inputs, targets: (model(**inputs), targets), or outputs=flodl.hf.outputs for a model of "
+            "flodl.hf."
+        ) from error
+
+
+def _check_one_input(
+    model: nn.Module, step_fn: Callable[..., Any], arguments: tuple[Any, ...], error: Exception
+) -> None:
+    """After an error of `model(x)`, raise TrainError if the model takes more than one part of the batch."""
+    try:
+        inspect.signature(model.forward).bind(arguments[0])
+    except TypeError as mismatch:
+        raise TrainError(
+            "metrics need predictions, and the model cannot be called with the first part of the batch "
+            f"alone: {mismatch}. Define them: {fitting_outputs(model, step_fn, arguments)}."
+        ) from error
+    except ValueError:
+        return  # it has no signature
+
+
+def fitting_outputs(model: nn.Module, step_fn: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
     """Return an example of `outputs=` for such a batch, with the names of the step function.
 
-    >>> fitting_outputs(lambda model, x, weight, y: x, (1, 2, 3))
+    The model gets as many parts as its forward needs, and those with the names of optional parameters.
+
+    >>> linear, gru = nn.Linear(2, 1), nn.GRUCell(2, 1)
+    >>> fitting_outputs(linear, lambda model, x, weight, y: x, (1, 2, 3))
     'outputs=lambda model, x, weight, y: (model(x), y)'
-    >>> fitting_outputs(lambda model, batch: batch, ({"text": 1, "label": 2},))
+    >>> fitting_outputs(gru, lambda model, x, hx, y: x, (1, 2, 3))
+    'outputs=lambda model, x, hx, y: (model(x, hx), y)'
+    >>> fitting_outputs(linear, lambda model, batch: batch, ({"text": 1, "label": 2},))
     "outputs=lambda model, batch: (model(batch['text']), batch['label'])"
     """
     if len(arguments) == 1:
-        names = [repr(name) for name in arguments[0]] if isinstance(arguments[0], Mapping) else []
-        first, last = (names[0], names[-1]) if len(names) > 1 else ("'x'", "'y'")
-        return f"outputs=lambda model, batch: (model(batch[{first}]), batch[{last}])"
+        keys = list(arguments[0]) if isinstance(arguments[0], Mapping) else []
+        if len(keys) < 2:
+            keys = ["x", "y"]
+        parts = {str(key): f"batch[{key!r}]" for key in keys}
+        return f"outputs=lambda model, batch: ({_call(model, parts)}, {[*parts.values()][-1]})"
     names = _names(step_fn, len(arguments))
-    return f"outputs=lambda model, {', '.join(names)}: (model({names[0]}), {names[-1]})"
+    call = _call(model, {name: name for name in names})
+    return f"outputs=lambda model, {', '.join(names)}: ({call}, {names[-1]})"
 
 
-def check_outputs(
-    outputs: Callable[..., Any], step_fn: Callable[..., Any], arguments: tuple[Any, ...], error: TypeError
+def _call(model: nn.Module, parts: Mapping[str, str]) -> str:
+    """Return the call of a model with parts of a batch, which are expressions by name, the targets last."""
+    try:
+        parameters = [*inspect.signature(model.forward).parameters.values()]
+    except (TypeError, ValueError):
+        parameters = []
+    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    names, taken = [*parts], []
+    for parameter, name in zip(positional, names):
+        is_required = parameter.default is parameter.empty
+        if not is_required and (parameter.name != name or name == names[-1]):
+            break
+        taken.append(parts.get(parameter.name, parts[name]))
+    taken = taken or [parts[names[0]]]
+    for parameter in parameters:
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name in names[:-1]:
+            taken.append(f"{parameter.name}={parts[parameter.name]}")
+    return f"model({', '.join(taken)})"
+
+
+def _check_signature(
+    outputs: Outputs,
+    model: nn.Module,
+    step_fn: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    error: TypeError,
 ) -> None:
     """After a TypeError, raise TrainError if `outputs` cannot be called with such a batch."""
     try:
@@ -35,7 +138,7 @@ def check_outputs(
         count = "one batch" if len(arguments) == 1 else f"the {len(arguments)} parts of a batch"
         raise TrainError(
             f"outputs is called like the step function, with the model and {count}: {mismatch}. Write "
-            f"{fitting_outputs(step_fn, arguments)}."
+            f"{fitting_outputs(model, step_fn, arguments)}."
         ) from error
     except ValueError:
         return  # it has no signature
