@@ -13,11 +13,20 @@ from .modes import enter_training, switch_modes
 from .non_finite import NonFinite, find_non_finite, report_skips_elsewhere
 from .program.outcome import outcome_of
 from .program.precision import computing_in
-from .rehearsal import carries_attributes, carries_state, rehearse, sandbox, trial_copy, watch_outside
+from .rehearsal import (
+    carries_attributes,
+    carries_state,
+    rehearse,
+    sandbox,
+    starts_elsewhere,
+    trial_copy,
+    watch_outside,
+)
 from .report import StepReport
 from .settings import Precision, Tail, TierChoice
 from .state.outside_objects import OutsideObjects, OutsideVariable
 from .state.plain_tensors import PlainTensor, plain_tensors_of
+from .state.written_attributes import WatchedAttributes, WrittenAttribute
 from .step import TrainStep
 from .without_batch import update_without_batch
 
@@ -36,6 +45,8 @@ __all__ = [
     "Tail",
     "TierChoice",
     "TrainStep",
+    "WatchedAttributes",
+    "WrittenAttribute",
     "ambiguous_samples",
     "batch_text",
     "calm_collector",
@@ -60,6 +71,7 @@ __all__ = [
     "sandbox",
     "set_flags",
     "shapes_in",
+    "starts_elsewhere",
     "switch_modes",
     "taking_a_dict",
     "trial_copy",

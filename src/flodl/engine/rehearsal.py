@@ -19,6 +19,7 @@ from .program.precision import computing_in
 from .state.outside import OutsideTensors
 from .state.plain_tensors import PlainTensor
 from .state.sandbox import restored_afterwards
+from .state.written_attributes import WrittenAttribute
 from .step import TrainStep
 
 
@@ -140,6 +141,26 @@ def carries_attributes(step: TrainStep, batch: tuple[Any, ...], held: Sequence[P
             one.assign(_shifted(one.tensor))
 
     return _depends_on(step, batch, shift, lambda: [one.current for one in held])
+
+
+def starts_elsewhere(
+    step: TrainStep,
+    batch: tuple[Any, ...],
+    written: Sequence[WrittenAttribute],
+    without: Sequence[WrittenAttribute] = (),
+) -> bool:
+    """Return whether the loss differs between a step that starts with these attributes, and one that does
+    not, or only with those in `without`.
+
+    A hidden state makes a difference; a mask that is cached, or an output that is only stored, does not.
+    """
+    losses = []
+    for assigned in (without, written):
+        with sandbox(step, *batch):
+            for one in assigned:
+                one.assign()
+            losses.append(rehearse(step, batch)[0].detach().double())
+    return not torch.allclose(losses[0], losses[1], rtol=1e-5, atol=0.0, equal_nan=True)
 
 
 def _shifted(tensor: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,11 +13,8 @@ from flodl.core import log
 from flodl.core.rng_state import preserve_rng_state
 from flodl.engine import (
     NotRestorable,
-    PlainTensor,
-    carries_attributes,
     carries_state,
     explained,
-    plain_tensors_of,
     rehearse,
     sandbox,
     watch_outside,
@@ -34,6 +31,8 @@ from .evaluation.evaluator import as_arguments
 from .evaluation.names import SKIPPED, check_names, check_number
 from .evaluation.pieces import compare_pieces, warn_of_counts
 from .run import Run
+from .saving.bundle import collect_parts
+from .saving.plain_state import PlainState
 
 
 def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
@@ -55,14 +54,15 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
     monitor, stop_reason = run.reports.monitor, session.stop_reason
     muted = monitor.muted() if isinstance(monitor, Monitor) else nullcontext()
     outside = _watch_unsaved(run)
-    plain = plain_tensors_of(session.model) if _saves(run) else []
+    plain = PlainState(session) if _saves(run) else None
     try:
         with sandbox(session.train_step, batch, evaluated, evaluator.outputs, *metrics, *states), muted:
             names, integers = _trained_names(run, batch)
             matrices, warnings = list[str](), list[str]()
             written = {} if outside is None else outside.written()
             drawn = [] if outside is None else outside.drawn()
-            plain = [one for one in plain if one.is_changed]
+            if plain is not None and names is not None:
+                plain.take(lambda: collect_parts(session, run.cursor, run.hooks))
             counts = _warn_of_counts(run, batch, integers)
             # A step function that fails on a training batch is reported by the step, with that batch.
             if evaluated is not None and names is not None:
@@ -83,8 +83,8 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
     if names is not None:
         _check_watched(run, names, [f"eval_{name}" for name in matrices])
         _report_unsaved(run, batch, written)
-        _report_plain(run, batch, plain)
-        for warning in (counts, *warnings):
+        unsaved = () if plain is None else plain.warnings(as_arguments(batch))
+        for warning in (*unsaved, counts, *warnings):
             if warning:
                 run.reports.warn(warning)
         if drawn:
@@ -165,23 +165,6 @@ def _report_unsaved(run: Run, batch: Any, written: Mapping[str, list[Tensor]]) -
             "nor the optimizer and is in no save: a resumed run would continue with its initial value. Make "
             "it a submodule or buffer of the model, or save it with a hook that has state_dict and "
             "load_state_dict."
-        )
-
-
-def _report_plain(run: Run, batch: Any, changed: Sequence[PlainTensor]) -> None:
-    """Warn about tensors of modules that the step updates and uses, and that are not buffers."""
-    step, arguments = run.session.train_step, as_arguments(batch)
-    try:
-        found = [one.path for one in changed if carries_attributes(step, arguments, [one])]
-    except Exception as error:
-        log.debug("the search for tensors that are not buffers: %s: %s", type(error).__name__, error)
-        return
-    if found:
-        name = found[0].rpartition(".")[2]
-        run.reports.warn(
-            f"the step updates {' and '.join(map(repr, found))} of the model, a plain tensor, which is in no "
-            "save: a resumed run would continue with its initial value. Register it as a buffer, "
-            f"self.register_buffer({name!r}, …)."
         )
 
 

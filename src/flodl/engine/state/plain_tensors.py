@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,13 +49,18 @@ def plain_tensors_of(model: nn.Module) -> list[PlainTensor]:
     ['0.center']
     """
     found = []
-    for path, module in model.named_modules():
-        library = type(module).__module__.partition(".")[0] in ("torch", "flodl", "torchmetrics")
-        is_saved = type(module).get_extra_state is not nn.Module.get_extra_state
-        if library or is_saved or hasattr(module, "reset_state"):
-            continue
+    for path, module in modules_of_user(model):
         for name, value in vars(module).items():
             if isinstance(value, Tensor) and value.is_floating_point() and not value.is_inference():
                 inner = f"{path}.{name}" if path else name
                 found.append(PlainTensor(inner, module, name, value, value._version))
     return found
+
+
+def modules_of_user(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules that are not of a library, and that no save or `reset_state` takes care of."""
+    for path, module in model.named_modules():
+        library = type(module).__module__.partition(".")[0] in ("torch", "flodl", "torchmetrics")
+        is_saved = type(module).get_extra_state is not nn.Module.get_extra_state
+        if not (library or is_saved or hasattr(module, "reset_state")):
+            yield path, module

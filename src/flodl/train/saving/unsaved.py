@@ -69,7 +69,7 @@ class UnsavedState:
             return variable.is_stepped  # the dry pass looks for tensors that the step function writes to
         model = self._session.model
         tensors = [each.detach() for each in (*model.parameters(), *model.buffers())]
-        return not all(_is_among(tensor, tensors) for tensor in variable.written)
+        return not all(is_among(tensor, tensors) for tensor in variable.written)
 
 
 def _by_owner(found: Iterable[OutsideVariable]) -> Iterable[tuple[str, list[OutsideVariable]]]:
@@ -88,7 +88,7 @@ def unsaved_parameters(session: Session) -> Iterator[str]:
         name
         for name, parameter in session.model.named_parameters()
         if parameter.requires_grad and parameter in trained
-        if name not in state and not _is_among(parameter, values)
+        if name not in state and not is_among(parameter, values)
     ]
     if lost:
         more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
@@ -112,10 +112,8 @@ def unsaved_inner_optimizer(optimizer: Optimizer) -> Iterator[str]:
     for name, inner in vars(optimizer).items():
         if not isinstance(inner, Optimizer) or inner is optimizer:
             continue
-        held = [each for each in _tensors_in(inner.state) if each.numel() > 1] or list(
-            _tensors_in(inner.state)
-        )
-        if held and not _is_among(held[0], list(_tensors_in(optimizer.state_dict()))):
+        held = [each for each in tensors_in(inner.state) if each.numel() > 1] or list(tensors_in(inner.state))
+        if held and not is_among(held[0], list(tensors_in(optimizer.state_dict()))):
             yield (
                 f"the optimizer {type(optimizer).__name__} wraps an {type(inner).__name__} ({name!r}), whose "
                 "state is in no save, because state_dict() of the wrapper does not contain it: a resumed run "
@@ -123,23 +121,23 @@ def unsaved_inner_optimizer(optimizer: Optimizer) -> Iterator[str]:
             )
 
 
-def _is_among(tensor: Tensor, others: Iterable[Tensor]) -> bool:
+def is_among(tensor: Tensor, others: Iterable[Tensor]) -> bool:
     """Return whether one of the others has the same elements."""
     one = tensor.detach()
     like = (each for each in others if each.shape == one.shape and each.dtype == one.dtype)
     return any(each.data_ptr() == one.data_ptr() or torch.equal(each.to(one.device), one) for each in like)
 
 
-def _tensors_in(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> Iterator[Tensor]:
     """Yield the tensors of a nested state."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):
         for one in value.values():
-            yield from _tensors_in(one)
+            yield from tensors_in(one)
     elif isinstance(value, list | tuple):
         for one in value:
-            yield from _tensors_in(one)
+            yield from tensors_in(one)
 
 
 def _functions_of(hook: Any, names: Iterable[str]) -> list[Any]:
