@@ -51,12 +51,24 @@ def test_clearing_the_gradients_between_updates_does_no_harm(set_to_none: bool) 
     assert weights_of(plain[0]) == weights_of(cleared[0])
 
 
-def test_clearing_the_gradients_through_the_model_raises_at_the_next_micro_batch() -> None:
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_clearing_the_gradients_through_the_model_raises_at_the_next_micro_batch(set_to_none: bool) -> None:
     model, _, step = parts(accumulate=3)
     step(X, Y)
-    model.zero_grad()
+    model.zero_grad(set_to_none=set_to_none)
     with pytest.raises(StepError, match=r"gradients of 1 of 3 micro-batches.*were cleared.*give_up_window"):
         step(X, Y)
+
+
+def test_changing_the_gradients_within_a_window_is_allowed_where_some_of_them_are_zero() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    nn.init.zeros_(model[1].weight)  # the first layer gets gradients of zero
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse, accumulate=2)
+    for _ in range(4):
+        step(X, Y)
+        nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    assert step.updates == 2
 
 
 def test_clearing_the_gradients_in_the_step_function_raises() -> None:
@@ -78,11 +90,12 @@ def attacked(x: torch.Tensor) -> torch.Tensor:
     return (x + 0.1 * x.grad.sign()).detach()
 
 
-def test_clearing_the_gradients_after_a_backward_in_the_step_function_raises() -> None:
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_clearing_the_gradients_after_a_backward_in_the_step_function_raises(set_to_none: bool) -> None:
     def adversarial(model, x, y):
         x = x.clone().requires_grad_()
         mse(model, x, y).backward()
-        model.zero_grad()
+        model.zero_grad(set_to_none=set_to_none)
         return mse(model, attacked(x), y)
 
     model = nn.Linear(4, 2)

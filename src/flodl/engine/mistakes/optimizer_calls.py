@@ -18,6 +18,10 @@ REMEMBERED_UPDATES = 16
 _NEVER = object()
 
 
+def _no_optimizer() -> None:
+    return None
+
+
 class AccumulationWindow(Protocol):
     """How many micro-batches of an update there are, and how many there were so far."""
 
@@ -56,11 +60,14 @@ class OptimizerCalls:
 
     def __init__(self) -> None:
         self.window: AccumulationWindow | None = None
+        self._optimizer: Callable[[], Optimizer | None] = _no_optimizer
         self.plain_step: object = _NEVER
         self.plain_zero_grad: object = _NEVER
         # Whether the step itself makes the call.
         self.is_own = False
         self.left: LeftGradient | None = None
+        # Whether no piece of the current batch has run, if it is split because memory ran out.
+        self._is_first_piece = False
         # How many parameters received a gradient, the fewest so far, and how many updates were looked at.
         self.num_learning = -1
         self.fewest = -1
@@ -75,12 +82,14 @@ class OptimizerCalls:
     def watch(self, optimizer: Optimizer, window: AccumulationWindow) -> None:
         """Wrap the methods of an optimizer; several steps may share it."""
         self.window = window
+        self._optimizer = weakref.ref(optimizer)
         self.plain_step = _wrapped(optimizer, "step", self)
         self.plain_zero_grad = _wrapped(optimizer, "zero_grad", self)
 
     def check_kept(self) -> None:
         """Raise if the gradients of the earlier micro-batches of the window are gone."""
-        if self.left is not None and self.left.parameter.grad is None:
+        self._is_first_piece = True
+        if self._is_cleared():
             raise StepError(
                 f"the gradients of {self._earlier} were cleared, so they would be missing from the update. "
                 "Remove model.zero_grad() and anything else that clears gradients: a TrainStep does this "
@@ -90,13 +99,29 @@ class OptimizerCalls:
     def check_kept_in_step(self) -> None:
         """Raise if the step function has cleared the gradients of the earlier micro-batches of the window."""
         is_first = self.window is None or self.window.position == 0
-        if not is_first and self.left is not None and self.left.parameter.grad is None:
+        is_cleared, self._is_first_piece = self._is_cleared(), False
+        if not is_first and is_cleared:
             raise StepError(
                 f"the step function cleared the gradients of {self._earlier}, so they would be missing from "
                 "the update. For gradients of its own, as for adversarial examples, use "
                 "torch.autograd.grad(loss, x), which leaves .grad alone, instead of backward() and "
                 "model.zero_grad(). If that is not possible, put back the .grad of each parameter after it."
             )
+
+    def _is_cleared(self) -> bool:
+        """Return whether the gradients of the earlier micro-batches are gone, or set to zero.
+
+        Zeros are looked for after the first micro-batch: later, the step itself has written to them, too.
+        """
+        left, window, optimizer = self.left, self.window, self._optimizer()
+        if left is None or left.parameter.grad is None:
+            return left is not None
+        if window is None or window.position != 1 or not self._is_first_piece:
+            return False
+        if left.is_unchanged() or optimizer is None:
+            return False
+        grads = [one.grad for group in optimizer.param_groups for one in group["params"]]
+        return not any(bool(one.any()) for one in grads if one is not None)
 
     def check(self, name: str) -> None:
         """Raise if a call by the user would spoil an update."""
