@@ -19,13 +19,25 @@ from flodl.core.usage.calls import explain_creation
 from flodl.optim import Schedule, ScheduleBridge, apply
 
 from .batch.keywords import by_position, taking_a_dict
-from .batch.samples import ambiguous_samples, leading_lengths, num_samples
+from .batch.samples import (
+    ambiguous_samples,
+    leading_lengths,
+    num_samples,
+    time_steps_of,
+    varying_samples,
+)
 from .batch.signature import Signature, signature
 from .device.memory import memory_use
 from .errors import StepAttributeError, StepCallError
 from .mistakes.creation import ASSIGNED_ELSEWHERE, ELSEWHERE, EXAMPLE, INSTEAD, how_to_read
 from .mistakes.explain import explained
-from .mistakes.first_call import check_mode, check_restarted, check_schedulers, explain_loss
+from .mistakes.first_call import (
+    check_continued,
+    check_mode,
+    check_restarted,
+    check_schedulers,
+    explain_loss,
+)
 from .mistakes.parameters import TrainedParameters, next_check
 from .mistakes.skipped_updates import SkippedUpdates
 from .mistakes.step_function import check_step_function
@@ -203,6 +215,8 @@ class TrainStep:
         They are on the device; there is no host sync. Batches whose loss was not finite are left out, and
         so are values that are not single numbers. A mean over nothing is NaN.
         """
+        if self._usual.varies:
+            self._warn_of_samples()
         return self._body.means.means()
 
     def reset_means(self) -> None:
@@ -395,6 +409,7 @@ class TrainStep:
         after_tail, num_dropped = bool(state.get("after_tail", False)), int(state.get("num_dropped", 0))
         usual = UsualSize(int(state["usual_samples"]), after_tail, num_dropped=num_dropped)
         self._usual = replace(usual, is_explicit=self._usual.is_explicit)
+        self._count.is_loaded = self._count.updates > int(state["num_skipped"])
         body.updater.num_skipped.fill_(state["num_skipped"])
         self._skips.forget(int(state["num_skipped"]), self._count.updates)
         body.means.load({tuple(names): numbers for names, numbers in state["means"]})
@@ -443,6 +458,9 @@ class TrainStep:
         if not body.model.training and not self._is_mode_checked:
             self._is_mode_checked = True
             check_mode(body.model, self._journal, self._count.steps)
+        if self._count.is_loaded:
+            self._count.is_loaded = False
+            check_continued(body.optimizer, self._count.updates, self._journal, self._count.steps)
         body.find_others()
         if added := self._trained.check(body.model, parameters_of(body.optimizer)):
             self._journal.warn(self._count.steps, "parameters", Cause.PROBABLE_MISTAKE, added)
@@ -467,9 +485,19 @@ class TrainStep:
         if not usual.is_explicit and len(lengths := leading_lengths(batch)) > 1:
             usual.is_explicit = True
             self._journal.add(self._count.steps, "samples", Cause.SAMPLE_COUNT, ambiguous_samples(lengths))
+            usual.time_steps = time_steps_of(batch)
+        elif usual.time_steps not in (0, samples) and samples == time_steps_of(batch):
+            usual.varies = varying_samples(usual.time_steps, samples, min(leading_lengths(batch)[1:]))
+            usual.time_steps = 0
+            if self._window.accumulate > 1:
+                self._warn_of_samples()
         ragged = usual.is_ragged(samples, may_grow=self.is_between_updates)
         usual.signature = form if samples and samples == usual.samples else None
         return ragged
+
+    def _warn_of_samples(self) -> None:
+        """Warn once that batches are weighted by their time steps, where weights matter."""
+        self._journal.warn(self._count.steps, "samples", Cause.SAMPLE_COUNT, self._usual.varies)
 
     def _micro_batch(self, batch: tuple[Any, ...], form: Signature, samples: int, *, ragged: bool) -> Micro:
         window, mask = self._window, None

@@ -151,3 +151,46 @@ def test_a_new_schedule_for_an_optimizer_of_this_program_is_not_reported(capsys)
     second = TrainStep(model, optimizer, mse, tier="eager", schedule=lambda number: 0.1)
     second(X, Y)
     assert RESTARTED not in capsys.readouterr().err
+
+
+def loaded_step(kind, *, with_optimizer: bool, **settings) -> TrainStep:
+    """Return a step that continues after two updates of an equal one."""
+    steps = []
+    for _ in range(2):
+        model = nn.Linear(4, 2)
+        optimizer = kind(model.parameters(), lr=0.1, **settings)
+        steps.append((optimizer, TrainStep(model, optimizer, mse, tier="eager")))
+    (first, before), (optimizer, step) = steps
+    before(X, Y), before(X, Y)
+    step.load_state_dict(before.state_dict())
+    if with_optimizer:
+        optimizer.load_state_dict(first.state_dict())
+    return step
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"), [(torch.optim.AdamW, {}), (torch.optim.SGD, {"momentum": 0.9})]
+)
+def test_a_step_that_continues_without_the_state_of_its_optimizer_is_a_warning_once(
+    kind, settings, capsys
+) -> None:
+    step = loaded_step(kind, with_optimizer=False, **settings)
+    step(X, Y), step(X, Y)
+    told = capsys.readouterr().err
+    assert told.count(f"continues after 2 updates, but the {kind.__name__} has no state") == 1
+    assert "Save optimizer.state_dict() together with step.state_dict()" in told
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_a_step_that_continues_with_all_there_is_to_load_is_not_a_warning(kind, capsys) -> None:
+    loaded_step(kind, with_optimizer=kind is torch.optim.AdamW)(X, Y)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_state_of_a_step_without_updates_needs_no_optimizer(capsys) -> None:
+    _, fresh = new_step()
+    model = nn.Linear(4, 2)
+    step = TrainStep(model, torch.optim.AdamW(model.parameters()), mse, tier="eager")
+    step.load_state_dict(fresh.state_dict())
+    step(X, Y)
+    assert capsys.readouterr().err == ""

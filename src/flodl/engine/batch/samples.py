@@ -65,6 +65,36 @@ def ambiguous_samples(lengths: Sequence[int]) -> str:
     )
 
 
+def time_steps_of(batch: tuple[Any, ...]) -> int:
+    """Return the rows of the first tensor if they are certainly time steps, [time, batch, …]; else 0.
+
+    Its second dimension is then the number of rows of all others. A single one of floats may be weights.
+
+    >>> import torch
+    >>> lengths = torch.zeros(4, dtype=torch.int64)
+    >>> time_steps_of((torch.zeros(7, 4, 3), lengths)), time_steps_of((torch.zeros(4, 3), lengths))
+    (7, 0)
+    """
+    found = [leaf for leaf in leaves_of(batch) if isinstance(leaf, Tensor) and leaf.ndim > 0]
+    rows = {len(one) for one in found[1:]}
+    if not found or found[0].ndim < 2 or rows != {found[0].shape[1]} or len(found[0]) in rows:
+        return 0
+    return 0 if len(found) == 2 and found[1].is_floating_point() else len(found[0])
+
+
+def varying_samples(before: int, now: int, rows: int) -> str:
+    """Return a warning about batches that count as many samples as they have time steps.
+
+    >>> varying_samples(7, 9, 4)[:66]
+    'a batch counts as 9 samples, the rows of its first tensor, and an '
+    """
+    return (
+        f"a batch counts as {now} samples, the rows of its first tensor, and an earlier one as {before}, but "
+        f"the other tensors have {rows} rows. If these are time steps, batches are weighted by their length: "
+        f"pass the number of samples, step.call((x, y), samples={rows}), or put the batch dimension first"
+    )
+
+
 def why_not_splittable(batch: tuple[Any, ...], samples: int) -> str | None:
     """Return why a batch cannot be split or padded by samples; None if every tensor has one row per sample.
 

@@ -7,7 +7,7 @@ import sys
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 
 from flodl.core import StepError
 
@@ -97,3 +97,31 @@ def check_restarted(optimizer: Optimizer, journal: Journal) -> None:
             "TrainStep is created"
         )
         journal.warn(0, "schedule", Cause.PROBABLE_MISTAKE, reason)
+
+
+def check_continued(optimizer: Optimizer, updates: int, journal: Journal, step: int) -> None:
+    """Warn if a step continues after some updates with an optimizer whose state was not loaded."""
+    if any(optimizer.state.values()) or not _keeps_state(optimizer):
+        return
+    kind = type(optimizer).__name__
+    reason = (
+        f"the loaded state continues after {updates} updates, but the {kind} has no state, so its moments "
+        "start from zero. Save optimizer.state_dict() together with step.state_dict(), and load it into the "
+        "new optimizer before the first step"
+    )
+    journal.warn(step, "optimizer", Cause.PROBABLE_MISTAKE, reason)
+
+
+def _keeps_state(optimizer: Optimizer) -> bool:
+    """Return whether updates leave a state in an optimizer; SGD without momentum has none.
+
+    >>> from torch.optim import Adagrad
+    >>> weight = nn.Parameter(Tensor([1.0]))
+    >>> optimizers = SGD([weight], lr=0.1), SGD([weight], lr=0.1, momentum=0.9), Adagrad([weight])
+    >>> [_keeps_state(one) for one in optimizers]
+    [False, True, True]
+    """
+    is_torch = type(optimizer).__module__.startswith("torch.optim")
+    if is_torch and not isinstance(optimizer, SGD):
+        return True
+    return any("betas" in group or group.get("momentum") for group in optimizer.param_groups)

@@ -63,3 +63,5 @@ class Count:
     steps: int = 0
     updates: int = 0
     values: Mapping[str, Tensor] = field(default_factory=dict)
+    # Whether updates were loaded, and nothing has run since.
+    is_loaded: bool = False

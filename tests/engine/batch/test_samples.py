@@ -1,0 +1,72 @@
+"""Batches with time steps first count as many samples as they have steps, which is reported if it matters."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from flodl.engine import TrainStep
+
+
+def new_step(**settings) -> TrainStep:
+    model = nn.GRU(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loss_of(model, x, lengths, y):
+        return (model(x)[0][-1, :, 0] - y).square().mean()
+
+    return TrainStep(model, optimizer, loss_of, tier="eager", **settings)
+
+
+def batch(steps: int) -> tuple[torch.Tensor, ...]:
+    return torch.ones(steps, 3, 2), torch.full((3,), steps), torch.zeros(3)
+
+
+def test_time_steps_that_weight_the_micro_batches_of_a_window_are_a_warning_once(capsys) -> None:
+    step = new_step(accumulate=2)
+    for steps in (5, 7, 4, 6):
+        step(*batch(steps))
+    told = capsys.readouterr().err
+    assert told.count("a batch counts as 7 samples") == 1
+    assert "an earlier one as 5, but the other tensors have 3 rows" in told
+    assert "step.call((x, y), samples=3)" in told
+
+
+def test_time_steps_that_weight_the_means_are_a_warning_once_they_are_read(capsys) -> None:
+    step = new_step()
+    for steps in (5, 7, 4):
+        step(*batch(steps))
+    assert capsys.readouterr().err == ""
+    step.means(), step.means()
+    assert capsys.readouterr().err.count("a batch counts as 7 samples") == 1
+
+
+def test_time_steps_that_are_always_as_many_are_not_a_warning(capsys) -> None:
+    step = new_step(accumulate=2)
+    for _ in range(4):
+        step(*batch(5))
+    step.means()
+    assert capsys.readouterr().err == ""
+
+
+def test_batches_with_a_given_number_of_samples_are_not_a_warning(capsys) -> None:
+    step = new_step(accumulate=2)
+    for steps in (5, 7, 4, 6):
+        step.call(batch(steps), samples=3)
+    step.means()
+    assert capsys.readouterr().err == ""
+
+
+def test_weights_of_features_or_classes_in_a_batch_are_not_a_warning(capsys) -> None:
+    model = nn.Linear(3, 3)
+
+    def loss_of(model, x, weights, y=None):
+        return ((model(x) - x).square() * weights).mean()
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for labels in ((), (torch.zeros,)):
+        step = TrainStep(model, optimizer, loss_of, accumulate=2)
+        for rows in (8, 8, 5, 8):
+            step(torch.ones(rows, 3), torch.ones(3), *(one(rows) for one in labels))
+        step.means()
+    assert capsys.readouterr().err == ""
