@@ -45,7 +45,7 @@ def known_mode(name: str) -> Mode | None:
     >>> [known_mode(name) for name in ("f1_error", "top1_error", "f1_loss")]
     ['max', 'min', 'min']
     """
-    words = _words(_without_labels(name))
+    words = words_of(_without_labels(name))
     if any(map(_WORDS_WHERE_LOWER_IS_BETTER.fullmatch, words)):
         return "min"
     for word, (alone, others) in _TURNED.items():
@@ -98,10 +98,10 @@ def _without_labels(name: str) -> str:
     return "_".join(kept)
 
 
-def _words(name: str) -> set[str]:
+def words_of(name: str) -> set[str]:
     """Return the words of a name in lower case, also those of MixedCase, and each without a number.
 
-    >>> sorted(_words("BinaryF1Score@5"))
+    >>> sorted(words_of("BinaryF1Score@5"))
     ['5', 'binary', 'binaryf', 'binaryf1score', 'f', 'f1', 'score']
     """
     parts = re.findall(r"[A-Za-z0-9]+", name)

@@ -26,10 +26,10 @@ from .batches.loaders import preserve_position
 from .callbacks.watched import lacks_evaluation, may_add_metrics, unknown_watched, watched_matrix
 from .checks.augmentations import unfit_augmentations
 from .checks.gradients import check_gradients
+from .evaluation.batch_values import judge_values
 from .evaluation.broadcasts import broadcast_metrics
 from .evaluation.evaluator import as_arguments
 from .evaluation.names import SKIPPED, check_names, check_number
-from .evaluation.pieces import compare_pieces, warn_of_counts
 from .run import Run
 from .saving.bundle import collect_parts
 from .saving.plain_state import PlainState
@@ -57,13 +57,13 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
     plain = PlainState(session) if _saves(run) else None
     try:
         with sandbox(session.train_step, batch, evaluated, evaluator.outputs, *metrics, *states), muted:
-            names, integers = _trained_names(run, batch)
+            names, values = _trained_names(run, batch)
             matrices, warnings = list[str](), list[str]()
             written = {} if outside is None else outside.written()
             drawn = [] if outside is None else outside.drawn()
             if plain is not None and names is not None:
                 plain.take(lambda: collect_parts(session, run.cursor, run.hooks))
-            counts = _warn_of_counts(run, batch, integers)
+            judged = judge_values(session.train_step, evaluator, batch, values)
             # A step function that fails on a training batch is reported by the step, with that batch.
             if evaluated is not None and names is not None:
                 with hint_at_batches(eval_data):
@@ -84,9 +84,9 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
         _check_watched(run, names, [f"eval_{name}" for name in matrices])
         _report_unsaved(run, batch, written)
         unsaved = () if plain is None else plain.warnings(as_arguments(batch))
-        for warning in (*unsaved, counts, *warnings):
-            if warning:
-                run.reports.warn(warning)
+        for warning in (*unsaved, *warnings):
+            run.reports.warn(warning)
+        run.report_values(judged)
         if drawn:
             run.reports.warn(
                 f"the step function draws from {' and '.join(map(repr, drawn))}, a generator of its own, "
@@ -98,8 +98,8 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
         run.saver.check_parts()
 
 
-def _trained_names(run: Run, batch: Any) -> tuple[set[str] | None, list[str]]:
-    """Return the names that a row of the history has without evaluation, and those of integers.
+def _trained_names(run: Run, batch: Any) -> tuple[set[str] | None, dict[str, Tensor]]:
+    """Return the names that a row of the history has without evaluation, and the named values.
 
     The names are None if the forward fails.
 
@@ -118,7 +118,7 @@ def _trained_names(run: Run, batch: Any) -> tuple[set[str] | None, list[str]]:
             if better is not None:
                 raise better from error
             raise
-        return None, []
+        return None, {}
     check_names(values)
     for name, value in values.items():
         check_number(name, value)
@@ -126,12 +126,7 @@ def _trained_names(run: Run, batch: Any) -> tuple[set[str] | None, list[str]]:
     if warning := check_gradients(session.model, session.optimizer, run.evaluator.step_fn, loss):
         run.reports.warn(warning)
     skipped = {SKIPPED} if session.settings.nan == "skip" else set()
-    integers = [name for name, value in values.items() if _is_integer(value)]
-    return {"loss", "lr", *skipped, *values}, integers
-
-
-def _is_integer(value: Tensor) -> bool:
-    return not value.is_floating_point() and value.dtype is not torch.bool
+    return {"loss", "lr", *skipped, *values}, values
 
 
 def _saves(run: Run) -> bool:
@@ -166,14 +161,6 @@ def _report_unsaved(run: Run, batch: Any, written: Mapping[str, list[Tensor]]) -
             "it a submodule or buffer of the model, or save it with a hook that has state_dict and "
             "load_state_dict."
         )
-
-
-def _warn_of_counts(run: Run, batch: Any, integers: Collection[str]) -> str:
-    """Return a warning about integers that are counts over a batch, or ""."""
-    if not integers:
-        return ""
-    found = compare_pieces(run.session.train_step, run.evaluator, batch, integers)
-    return "" if found is None else warn_of_counts(found)
 
 
 def _check_watched(run: Run, names: set[str], matrices: Collection[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Generator, Iterator, Mapping
 from itertools import islice
@@ -21,6 +22,7 @@ from .batches.batch_lists import hint_at_batches
 from .batches.loaders import num_batches
 from .callbacks.watched import never_measured
 from .dry_pass import dry_pass
+from .evaluation.batch_values import BatchValues, counts_in
 from .evaluation.metrics import components_of
 from .evaluation.modes import modes_of
 from .evaluation.names import SKIPPED, as_number, check_names, check_number, with_prefix
@@ -237,7 +239,9 @@ def _take_means(run: Run) -> bool:
     step.flush()
     updated = run.after_update()
     run.nonfinite.settle()
-    means = {name: value.item() for name, value in step.means().items()}
+    means = _without_missing(run, {name: value.item() for name, value in step.means().items()})
+    if undecided := run.progress.undecided:
+        run.report_values(BatchValues(counts_in(means, undecided)))
     check_names([name for name in means if name != "loss"])
     for name, value in step.values.items():
         check_number(name, value)
@@ -247,6 +251,22 @@ def _take_means(run: Run) -> bool:
         row[SKIPPED] = num_skipped_in_epoch(session)
     session.position.open_row = row
     return updated
+
+
+def _without_missing(run: Run, means: dict[str, float]) -> dict[str, float]:
+    """Leave out the values that the step function did not return in this epoch, and report them once."""
+    if not any(map(math.isnan, means.values())):
+        return means
+    totals = run.session.train_step.state_dict()["means"]
+    counted = {name for names, sums in totals if sums[0] > 0 for name in names}
+    missing = [name for name in means if name not in counted] if "loss" in counted else []
+    if missing and "missing values" not in run.reported:
+        run.reported.add("missing values")
+        run.reports.note(
+            f"the step function did not return {' and '.join(map(repr, missing))} in epoch "
+            f"{run.session.epochs + 1}, as it did before: the row of that epoch has no such value"
+        )
+    return {name: value for name, value in means.items() if name not in missing}
 
 
 def end_epoch(run: Run, eval_data: Any) -> None:

@@ -37,6 +37,7 @@ from .callbacks.watched import (
     without_evaluation,
 )
 from .checks.start import warnings_at_start
+from .evaluation.batch_values import BatchValues
 from .evaluation.evaluator import Evaluator
 from .evaluation.modes import preserve_modes
 from .faults.rollback import NonFinitePolicy
@@ -86,6 +87,8 @@ class Progress:
     ranks: RanksReport | None = None
     graph_epochs: int | None = None
     last_batch: tuple[Any, Tensor] | None = None
+    # Integers among the named values that were 0 in the first batch, and may be counts.
+    undecided: tuple[str, ...] = ()
     # The results of the last evaluation for each class, and matrices.
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -297,6 +300,14 @@ class Run:
             names = ", ".join(map(repr, metrics))
             message = f"no eval_data, so metrics ({names}) are computed by trainer.evaluate only"
             self.reports.event("alert", message=message, level="info")
+
+    def report_values(self, judged: BatchValues) -> None:
+        """Report once which named values depend on the batch size; some are decided after an epoch."""
+        self.progress.undecided = judged.undecided
+        for text, level in ((judged.warning, "warning"), (judged.note, "info")):
+            if text and text not in self.reported:
+                self.reported.add(text)
+                self.reports.event("alert", message=text, level=level)
 
     def when_begun(self, action: Callable[[], object]) -> None:
         """Call a function that changes the folder once the start is recorded."""

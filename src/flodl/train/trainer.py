@@ -31,6 +31,7 @@ from .build import build_optimizer, select_device
 from .callbacks.dispatch import Hooks
 from .checks.attributes import CheckedAttributes
 from .checks.calls import explained
+from .checks.evaluated_values import evaluate_once
 from .checks.start import chosen_on_training_data
 from .checks.step_function import check_step_function
 from .checks.unloaded import note_unloaded_saves
@@ -351,7 +352,7 @@ class Trainer(CheckedAttributes):
         self._refuse_average("evaluate")
         note_unloaded_saves(self._run)
         with preserve_position(data), hint_at_batches(data):
-            return self._run.evaluator(self._run.loaders.evaluation_batches(data, batch_size))
+            return evaluate_once(self._run, self._run.loaders.evaluation_batches(data, batch_size))
 
     @explained
     def find_lr(

@@ -137,6 +137,13 @@ class Evaluator:
         """Return the loss and the values of one batch; use it inside `sandbox`, random numbers are drawn."""
         return self._evaluate([(batch, None)], lambda: None, warns=False)[0]
 
+    def named_values_of(self, batch: Any) -> dict[str, Tensor]:
+        """Return the named values of one batch as the step function returns them; use it inside `sandbox`."""
+        model, precision = self.model, computing_in(self.precision, self.device)
+        with evaluation_mode(model), without_carried_values(model), without_records(model), precision:
+            values = self._call_step_fn(as_arguments(batch))[1]
+        return {name: torch.as_tensor(value) for name, value in values.items()}
+
     def _evaluate(
         self,
         batches: Batches,

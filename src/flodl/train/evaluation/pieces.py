@@ -92,12 +92,16 @@ def warn_of_counts(found: Pieces) -> str:
     ... # doctest: +ELLIPSIS
     "the step function returns 'correct', a count over the batch, and the history has the mean of a value ...
     """
-    names = [name for name in found.whole if found.is_sum(name)]
-    if not names:
+    return warning_of([name for name in found.whole if found.is_sum(name)])
+
+
+def warning_of(counts: Sequence[str]) -> str:
+    """Return the warning about these counts, or "" if there are none."""
+    if not counts:
         return ""
     return (
-        f"the step function returns {' and '.join(map(repr, names))}, "
-        f"{'counts' if len(names) > 1 else 'a count'} over the batch, and the history has the mean of a "
+        f"the step function returns {' and '.join(map(repr, counts))}, "
+        f"{'counts' if len(counts) > 1 else 'a count'} over the batch, and the history has the mean of a "
         "value over batches, weighted by samples, which depends on the batch size. Return a rate, such as "
         "(predictions == y).float().mean(), or convert it with value.float() if you want the mean of the "
         "counts."

@@ -1,0 +1,93 @@
+"""Named values of the step function whose mean over batches depends on the batch size."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flodl.core import log
+from flodl.core.metric_modes import words_of
+from flodl.core.pooled_metrics import Pooling, pooling_of
+from flodl.engine import TrainStep, sandbox
+
+from .evaluator import Evaluator
+from .pieces import compare_pieces, warn_of_counts, warning_of
+
+_COUNTS = re.compile(r"correct|correctly|count|counts|errors|fn|fp|hit|hits|matches|num|right|tn|tp|wrong")
+
+
+@dataclass(frozen=True)
+class BatchValues:
+    """A warning about counts, a note about metrics that pool samples, and integers that may be counts."""
+
+    warning: str = ""
+    note: str = ""
+    undecided: tuple[str, ...] = ()
+
+
+def judge_values(
+    step: TrainStep, evaluator: Evaluator, batch: Any, values: Mapping[str, Tensor] | None = None
+) -> BatchValues:
+    """Compare the values of a batch with those of its pieces; without `values`, a forward pass finds them."""
+    if values is None:
+        values = _values_of(step, evaluator, batch)
+    integers = [name for name, value in values.items() if _is_integer(value)]
+    warning, undecided = "", list[str]()
+    if integers:
+        found = compare_pieces(step, evaluator, batch, integers)
+        warning = "" if found is None else warn_of_counts(found)
+        undecided = [name for name in integers if found is None or not found.whole.get(name)]
+    pooled = {name: how for name in values if (how := pooling_of(name)) is not Pooling.NEVER}
+    note = _note(step, evaluator, batch, pooled) if pooled else ""
+    return BatchValues(warning, note, tuple(undecided))
+
+
+def counts_in(means: Mapping[str, float], undecided: tuple[str, ...]) -> str:
+    """Return a warning about integers that were 0 at first, and are counts by their name and mean, or "".
+
+    >>> counts_in({"correct": 3.5, "length": 3.5}, ("correct", "length"))[:45]
+    "the step function returns 'correct', a count "
+    """
+    return warning_of(
+        [
+            name
+            for name in undecided
+            if means.get(name, 0.0) > 1.0 and any(map(_COUNTS.fullmatch, words_of(name)))
+        ]
+    )
+
+
+def _values_of(step: TrainStep, evaluator: Evaluator, batch: Any) -> dict[str, Tensor]:
+    try:
+        with sandbox(step, batch):
+            return evaluator.named_values_of(batch)
+    except Exception as error:
+        log.debug("the values of a batch are not judged: %s: %s", type(error).__name__, error)
+        return {}
+
+
+def _is_integer(value: Tensor) -> bool:
+    return not value.is_floating_point() and value.dtype is not torch.bool
+
+
+def _note(step: TrainStep, evaluator: Evaluator, batch: Any, pooled: Mapping[str, Pooling]) -> str:
+    """Return a note about values that are not means over samples, or ""."""
+    names = []
+    for name, how in pooled.items():
+        found = compare_pieces(step, evaluator, batch, [name])
+        is_known = found is not None and name in found.whole
+        if not found.is_mean(name) if found is not None and is_known else how is Pooling.ALWAYS:
+            names.append(name)
+    if not names:
+        return ""
+    is_one = len(names) == 1
+    return (
+        f"{' and '.join(map(repr, names))} of the step function {'is' if is_one else 'are'} reported as the "
+        f"mean over batches, which depends on the batch size. For the value over all evaluation data, use a "
+        f"metric object instead: metrics={{{names[0]!r}: …}}"
+    )

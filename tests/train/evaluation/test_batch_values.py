@@ -1,0 +1,133 @@
+"""Named values whose mean over batches depends on the batch size are reported."""
+
+import pytest
+import torch
+from torch import nn
+
+from flodl.core.pooled_metrics import Pooling, pooling_of
+
+
+def values_of(names):
+    """Return a step function with these values of its errors, each computed over the batch."""
+
+    def step_fn(model, x, y):
+        error = model(x) - y
+        each = error.square().mean(1)
+        known = {
+            "rmse": each.mean().sqrt(),
+            "r2": 1 - each.sum() / (y - y.mean()).square().sum(),
+            "iou": error.square().sum() / error.abs().sum(),
+            "iou_per_sample": each.mean(),
+            "f1": each.mean(),
+            "accuracy": each.mean().sqrt(),
+            "correct": (error.abs() < 100).sum(),
+            "rmse_of_no_numbers": torch.tensor(float("nan")),
+        }
+        return each.mean(), {name: known[name] for name in names}
+
+    return step_fn
+
+
+NOTE = "reported as the mean over batches, which depends on the batch size"
+
+
+@pytest.fixture
+def told(make, data, capfd):
+    """Return a function that trains, or only evaluates, and returns what was printed."""
+
+    def run(step_fn, *, evaluates_only=False, times=1, **settings):
+        trainer = make(step_fn=step_fn, **{"monitor": None, **settings})
+        for number in range(times):
+            if evaluates_only:
+                trainer.evaluate(data, batch_size=5)
+            else:
+                trainer.fit(data, epochs=number + 1, batch_size=5, eval_data=data)
+        printed = capfd.readouterr()
+        return printed.out + printed.err
+
+    return run
+
+
+@pytest.mark.parametrize("evaluates_only", [False, True])
+def test_metrics_that_pool_samples_are_noted_once(told, evaluates_only):
+    text = told(values_of(["rmse", "r2", "iou"]), evaluates_only=evaluates_only, times=2)
+    assert text.count(NOTE) == 1
+    assert "'rmse' and 'r2' and 'iou' of the step function are" in text
+    assert "metrics={'rmse': …}" in text
+    assert "warning" not in text
+
+
+def test_a_metric_that_cannot_be_compared_is_noted_if_its_name_is_clear(told):
+    assert f"'rmse_of_no_numbers' of the step function is {NOTE}" in told(values_of(["rmse_of_no_numbers"]))
+
+
+@pytest.mark.parametrize("name", ["iou_per_sample", "f1", "accuracy"])
+def test_means_over_samples_and_other_names_are_not_noted(told, name):
+    assert NOTE not in told(values_of([name]))
+
+
+def test_a_run_without_output_has_no_note(told):
+    assert told(values_of(["rmse"]), monitor=False) == ""
+
+
+@pytest.mark.parametrize("dry_pass", [True, False])
+def test_an_evaluation_without_a_training_reports_counts_once(told, dry_pass):
+    text = told(values_of(["correct"]), evaluates_only=True, times=2, dry_pass=dry_pass)
+    assert text.count("'correct', a count over the batch") == dry_pass
+
+
+def test_an_evaluation_after_a_training_reports_nothing_again(make, data, capfd):
+    trainer = make(step_fn=values_of(["correct", "rmse"]), monitor=None)
+    trainer.fit(data, epochs=1, batch_size=5)
+    capfd.readouterr()
+    trainer.evaluate(data, batch_size=5)
+    assert capfd.readouterr().err == ""
+
+
+def test_looking_at_the_values_does_not_change_an_evaluation(make, data):
+    calls = []
+
+    def step_fn(model, x, y):
+        calls.append(len(x))
+        return values_of(["correct", "rmse"])(model, x, y)
+
+    model = nn.Sequential(nn.Linear(3, 1), nn.BatchNorm1d(1))
+    state = torch.random.get_rng_state()
+    trainer = make(model, step_fn)
+    first, second = (trainer.evaluate(data, batch_size=5) for _ in range(2))
+    assert first == second
+    assert calls == [5] * 8
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert model[1].num_batches_tracked == 0
+
+
+@pytest.mark.parametrize(("name", "is_reported"), [("correct", True), ("length", False)])
+def test_a_count_of_zero_in_the_first_batch_is_reported_after_the_first_epoch(
+    make, data, capsys, name, is_reported
+):
+    def step_fn(model, x, y):
+        error = model(x) - y
+        is_first = torch.equal(x, data[0][:5]) or len(x) < 5
+        return error.square().mean(), {name: torch.tensor(0 if is_first else len(x))}
+
+    batches = [(data[0][start : start + 5], data[1][start : start + 5]) for start in range(0, 20, 5)]
+    make(step_fn=step_fn).fit(batches, epochs=3)
+    assert capsys.readouterr().err.count(f"'{name}', a count over the batch") == is_reported
+
+
+@pytest.mark.parametrize(
+    ("name", "pooling"),
+    [
+        ("RMSE", Pooling.ALWAYS),
+        ("macro_f1", Pooling.ALWAYS),
+        ("BinaryAUROC", Pooling.ALWAYS),
+        ("ppl", Pooling.ALWAYS),
+        ("precision", Pooling.OFTEN),
+        ("mIoU", Pooling.OFTEN),
+        ("mse", Pooling.NEVER),
+        ("top5", Pooling.NEVER),
+        ("f1_loss", Pooling.NEVER),
+    ],
+)
+def test_names_say_whether_a_metric_pools_samples(name, pooling):
+    assert pooling_of(name) is pooling
