@@ -37,6 +37,7 @@ from .callbacks.watched import (
     without_evaluation,
 )
 from .checks.start import warnings_at_start
+from .checks.trained_before import EarlierRun, earlier_run, note_of, remember_training
 from .evaluation.batch_values import BatchValues
 from .evaluation.evaluator import Evaluator
 from .evaluation.modes import preserve_modes
@@ -89,6 +90,8 @@ class Progress:
     last_batch: tuple[Any, Tensor] | None = None
     # Integers among the named values that were 0 in the first batch, and may be counts.
     undecided: tuple[str, ...] = ()
+    # The run of another trainer that left the model as this one finds it.
+    earlier: EarlierRun | None = None
     # The results of the last evaluation for each class, and matrices.
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -193,7 +196,10 @@ class Run:
                 stack.callback(saver.directory.release)
                 saver.directory.lock()
             session.stop_reason, self.stage, self.at_begin = "", Stage.OPEN, []
-            self.progress = Progress(epochs, limit, epoch_start_s=time.perf_counter())
+            # Before the dry pass, which writes to the parameters when it restores them.
+            earlier = earlier_run(session)
+            self.progress = Progress(epochs, limit, epoch_start_s=time.perf_counter(), earlier=earlier)
+            stack.callback(remember_training, session)
             stack.callback(setattr, self, "stage", Stage.CLOSED)
             stack.enter_context(self.reports.open(lambda: self.early_stop_reason))
             stack.enter_context(preserve_modes(session.model))
@@ -346,6 +352,8 @@ class Run:
         self.stage = Stage.BEGUN
         for note in notes_of(self.hooks.all, None if saver is None else saver.directory.keep):
             self.reports.note(note)
+        if note := note_of(self.progress.earlier, session):
+            self.reports.event("alert", message=note, level="info")
         for warning in warnings_at_start(session, epochs=epochs, num_batches=self.progress.num_batches):
             self.reports.warn(warning)
         for warning in late_phases(self.hooks.all, epochs):
