@@ -86,6 +86,8 @@ def run_epoch(
                 "Write `for batch in trainer.epoch(…): trainer.step(batch)`."
             )
         end_training(run)
+    if run.is_pending and eval_data is not None:
+        run.loaders.evaluation_loader(eval_data)  # for the record
     run.begin()
     end_epoch(run, eval_data)
 

@@ -337,9 +337,7 @@ class Run:
         assert epochs is not None
         record: dict[str, Any] = {}
         if self.keeps_record:
-            # A call of `evaluate` may have used other data before.
-            eval_loader = None if self.progress.eval_data is None else self.loaders.evaluation
-            record = self.recorder.record(session, epochs=epochs, eval_loader=eval_loader)
+            record = self.recorder.record(session, epochs=epochs, eval_loader=self._eval_loader)
             session.start.record = record
         with nullcontext() if saver is None else saver.directory.begin(record, step=session.updates):
             self.reports.begin(
@@ -367,6 +365,15 @@ class Run:
             self.at_begin.pop(0)()
         if saver is not None:
             saver.check_space(epochs)
+
+    @property
+    def _eval_loader(self) -> Loader | None:
+        """The loader of the evaluation data, which a run that ends an interrupted epoch has not read yet."""
+        data = self.progress.eval_data
+        if data is UNKNOWN:
+            return self.loaders.evaluation
+        # A call of `evaluate` may have used other data before.
+        return None if data is None else self.loaders.evaluation_loader(data)
 
     def _step_metrics(self) -> dict[str, Any]:
         """Return what is known of the last update besides its loss; with several devices, nothing is."""

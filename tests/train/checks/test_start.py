@@ -199,3 +199,44 @@ def test_a_resumed_run_whose_rate_becomes_zero_long_before_its_end_says_so(make,
 def test_a_decay_that_is_probably_its_complement_is_reported(make, data, capsys, decay, reported):
     make(ema=decay, monitor=None).fit(data, epochs=1, batch_size=10)
     assert ("write ema=0.999" in "".join(capsys.readouterr())) is reported
+
+
+@pytest.mark.parametrize("stop_at", [5, 8, 10, 15])
+@pytest.mark.parametrize("total", [11, 15])
+def test_a_resumed_run_counts_only_the_updates_that_are_left(make, data, tmp_path, capsys, stop_at, total):
+    """A run of 15 updates: also one that was stopped at the last update of an epoch has no more than that."""
+
+    class Stop:
+        def on_step_end(self, trainer, step):
+            if step == stop_at:
+                trainer.stop()
+
+    schedule = CosineScheduler(0.1, 0.0, total)
+    settings = {"schedule": schedule, "checkpoint_dir": tmp_path}
+    make(**settings, hooks=[Stop()]).fit(data, epochs=3, batch_size=4)
+    trainer = make(**settings)
+    trainer.fit(data, epochs=3, batch_size=4)
+    assert trainer.updates == 15
+    out = capsys.readouterr().err
+    assert "the run has" not in out
+    assert "is over" not in out
+
+
+def test_a_run_that_only_lacks_its_last_evaluation_does_not_report_its_schedule(make, data, tmp_path, capsys):
+    trained: list[int] = []
+
+    def loss_of(model, x, y):
+        if trained and not model.training:
+            raise RuntimeError("interrupted")
+        return torch.nn.functional.mse_loss(model(x), y)
+
+    class Note:
+        def on_step_end(self, step):
+            trained.append(step)
+
+    settings = {"schedule": CosineScheduler(0.1, 0.0, 5), "checkpoint_dir": tmp_path, "save_every_steps": 5}
+    with pytest.raises(RuntimeError, match="interrupted"):
+        make(step_fn=loss_of, hooks=[Note()], **settings).fit(data, epochs=1, batch_size=4, eval_data=data)
+    trained.clear()
+    make(step_fn=loss_of, hooks=[Note()], **settings).fit(data, epochs=1, batch_size=4, eval_data=data)
+    assert "is over" not in capsys.readouterr().err

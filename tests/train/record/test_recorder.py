@@ -4,6 +4,7 @@ import argparse
 import json
 import random
 from collections import OrderedDict
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -226,6 +227,60 @@ def test_a_resumed_run_keeps_the_settings_of_its_first_start(tmp_path):
     assert again["epochs"] == 2
     for name in ("optimizer_settings", "model", "started_from"):
         assert again[name] == first[name]
+
+
+class StopOnce:
+    """Stops a run at an update, or in the evaluation that follows it, the first time only."""
+
+    done = False
+
+    def __init__(self, *, in_evaluation):
+        self.in_evaluation = in_evaluation
+
+    def on_step_end(self, trainer, step):
+        if step == 3 and not self.in_evaluation and not StopOnce.done:
+            StopOnce.done = True
+            trainer.stop()
+
+    def on_evaluate_end(self):
+        if self.in_evaluation and not StopOnce.done:
+            StopOnce.done = True
+            raise RuntimeError("killed")
+
+
+@pytest.mark.parametrize("in_evaluation", [False, True])
+@pytest.mark.parametrize("dry_pass", [False, True])
+def test_a_run_that_was_stopped_at_the_end_of_an_epoch_still_records_its_evaluation_data(
+    tmp_path, capsys, in_evaluation, dry_pass
+):
+    settings = {"epochs": 2, "hooks": [StopOnce(in_evaluation=in_evaluation)], "dry_pass": dry_pass}
+    settings["save_every_steps"] = 3
+    StopOnce.done = True
+    whole = make_record(tmp_path / "whole", **settings)
+    StopOnce.done = False
+    with pytest.raises(RuntimeError, match="killed") if in_evaluation else nullcontext():
+        make_record(tmp_path / "run", **settings)
+    make_record(tmp_path / "run", **settings)
+    starts = [one.event.data for one in read(tmp_path / "run") if one.event.kind == "run_start"]
+    resumed = {entry["path"]: entry["value"] for entry in starts[-1]["config"]}
+    assert [path for path in differing(whole, resumed) if path.startswith("eval_data")] == []
+    capsys.readouterr()
+    make_record(tmp_path / "run", **settings)
+    assert "is now" not in "".join(capsys.readouterr())
+
+
+def test_a_run_that_is_stopped_before_its_first_batch_records_its_evaluation_data(tmp_path):
+    class Stop:
+        def on_start(self, trainer):
+            if trainer.epochs:
+                trainer.save()
+                trainer.stop()
+
+    make_record(tmp_path, hooks=[Stop()])
+    make_record(tmp_path, hooks=[Stop()], epochs=2)
+    record = json.loads((tmp_path / "config.json").read_text())
+    assert "eval_data" not in str(record["starts"][-1].get("changed"))
+    assert record["trainer"]["eval_data"] is not None
 
 
 def test_a_run_that_starts_from_another_names_it(tmp_path):

@@ -164,6 +164,10 @@ class Loaders:
 
     def for_evaluation(self, data: Any, batch_size: int | Usual | None = USUAL) -> Loader:
         """Return a loader at the start of the data; with None, a list is read as a list of batches."""
+        return _at_start(self.evaluation_loader(data, batch_size))
+
+    def evaluation_loader(self, data: Any, batch_size: int | Usual | None = USUAL) -> Loader:
+        """Return the loader of `for_evaluation`, which may be in the middle of its data."""
         whole_batches = isinstance(data, list) and (
             batch_size is None or (batch_size == USUAL and self._trains_on_batches)
         )
@@ -175,7 +179,7 @@ class Loaders:
             self._check_loader(data)
             self._warn_of_dropped(data, data.num_samples)
             self.evaluation = data
-            return _at_start(data)
+            return data
         if isinstance(data, DataLoader) and isinstance(data.sampler, Sized):
             self._warn_of_dropped(data, len(data.sampler))
         if not isinstance(data, DataLoader) and not whole_batches:
@@ -190,7 +194,7 @@ class Loaders:
                 self._evaluation = self._build(data, batch_size, seed=0, **order)
             self._evaluation_data = (_shallow_copy(data), batch_size)
         self.evaluation = self._evaluation
-        return _at_start(self._evaluation)
+        return self._evaluation
 
     def _warn_of_dropped(self, loader: Loader | DataLoader[Any], count: int | None) -> None:
         """Warn once if an evaluation leaves out samples."""

@@ -37,21 +37,38 @@ def warnings_at_start(session: Session, *, epochs: int, num_batches: int | None)
 def _schedule_warnings(session: Session, *, epochs: int, num_batches: int | None) -> Iterator[str]:
     """Yield at most one warning about a schedule whose length does not fit the run."""
     schedule, bridge = session.schedule, session.train_step.schedule
-    accumulate, left = session.train_step.settings.accumulate, epochs - session.epochs
-    step = 0 if bridge is None else bridge.current_step
+    accumulate, step = session.train_step.settings.accumulate, 0 if bridge is None else bridge.current_step
+    left = _updates_left(session, epochs=epochs, num_batches=num_batches)
+    if left == 0:
+        return
     found: list[str] = []
-    if bridge is not None and session.updates and left > 0:
-        most = None if num_batches is None else num_batches * left
-        found.append(schedule_is_over(schedule, step=step, left=most))
-    if num_batches is not None:
+    if bridge is not None and session.updates:
+        found.append(schedule_is_over(schedule, step=step, left=left))
+    if num_batches is not None and left is not None:
         per_epoch = -(-num_batches // accumulate)
-        found.append(rate_becomes_zero(schedule, total=step + per_epoch * left, per_epoch=per_epoch))
+        found.append(rate_becomes_zero(schedule, total=step + left, per_epoch=per_epoch))
     if num_batches is not None and session.epochs == 0:
         found.append(schedule_ends_early(schedule, per_epoch=per_epoch, epochs=epochs))
         found.append(
             schedule_counts_batches(schedule, accumulate=accumulate, num_batches=num_batches, epochs=epochs)
         )
     yield from [text for text in found if text][:1]
+
+
+def _updates_left(session: Session, *, epochs: int, num_batches: int | None) -> int | None:
+    """Return the number of updates that a run still has, None if it is unknown.
+
+    A resumed epoch has only the rest of its updates, and one whose end was interrupted has none.
+    """
+    position, accumulate = session.position, session.train_step.settings.accumulate
+    is_trained = position.open_row is not None
+    epochs_left = epochs - session.epochs - is_trained
+    if epochs_left <= 0:
+        return 0
+    if num_batches is None:
+        return None
+    done = 0 if is_trained else -(-position.epoch_step // accumulate)
+    return max(epochs_left * -(-num_batches // accumulate) - done, 0)
 
 
 def chosen_on_training_data(
