@@ -3,6 +3,7 @@
 import pytest
 
 from flodl.monitor import Monitor
+from flodl.train.reporting import Reports
 
 
 class StopAfter:
@@ -49,3 +50,20 @@ def test_a_monitor_that_stays_open_shows_why_a_run_was_stopped(make, data, capsy
 def test_a_silent_run_prints_nothing_when_it_is_stopped(make, data, capsys):
     make(hooks=[StopAfter(1)], monitor=False).fit(data, epochs=3, batch_size=10)
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("monitor", [None, False])
+def test_notes_appear_once_before_during_and_after_a_run_whether_or_not_there_is_a_console(monitor, capsys):
+    reports = Reports(monitor, None)
+    reports.note("between runs")
+    with reports.open(lambda: ""):
+        reports.note("before it begins")
+        reports.event("alert", message="an ordinary line", level="info")
+        reports.begin(None, shown=(), total_epochs=1, config={})
+        reports.note("while it runs")
+    with reports.open(lambda: ""):
+        reports.note("in a run that does not begin")
+    out = capsys.readouterr().out
+    for note in ("between runs", "before it begins", "while it runs", "in a run that does not begin"):
+        assert out.count(note) == 1
+    assert ("an ordinary line" in out) == (monitor is None)

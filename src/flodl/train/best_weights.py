@@ -54,8 +54,9 @@ def restore_best(run: Run, metric: str | None, mode: Mode | None) -> Bundle:
         )
     message = f"restored the weights of step {bundle.step}, with {name} {bundle.metrics[name]:g}"
     if lacks_average:
-        message += "; the save has no average (ema), which starts again from these weights"
-    run.reports.event("alert", message=message, level="info")
+        run.reports.note(f"{message}; the save has no average (ema), which starts again from these weights")
+    else:
+        run.reports.event("alert", message=message, level="info")
     return bundle
 
 

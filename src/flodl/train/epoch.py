@@ -212,15 +212,14 @@ def _report_other_size(run: Run, loader: Loader, count: int | None) -> None:
     run.last_epoch = ref(loader), count, session.epochs
     if before is None or not session.updates or before[0]() is loader or before[1] == count:
         return
-    parts, level = "the optimizer continues", "info"
+    parts, report = "the optimizer continues", run.reports.note
     if session.schedule is not None:
-        parts, level = "the optimizer and the schedule, which counts updates, continue", "warning"
-    message = (
+        parts, report = "the optimizer and the schedule, which counts updates, continue", run.reports.warn
+    report(
         f"this trainer continues at epoch {session.epochs + 1}, after {session.updates} updates, with "
         f"different data: an epoch has {count} batches instead of {before[1]}, and {parts} from there. "
         "Create a new Trainer to start over."
     )
-    run.reports.event("alert", message=message, level=level)
 
 
 def end_training(run: Run) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -105,6 +105,14 @@ class RunReporter:
             self._console.close()
 
 
+class _Reported(NamedTuple):
+    """An event, and whether it is a note that is logged even if nobody listens."""
+
+    kind: str
+    data: dict[str, Any]
+    is_note: bool = False
+
+
 class Reports:
     """The reporter of the current run, and the log between runs.
 
@@ -122,7 +130,7 @@ class Reports:
         # A user's monitor may see several runs, and is shown the model once.
         self._is_model_shown = False
         # The events before a run began; None if no run is open, or if it has begun.
-        self._waiting: list[tuple[str, dict[str, Any]]] | None = None
+        self._waiting: list[_Reported] | None = None
 
     @property
     def keeps_record(self) -> bool:
@@ -166,30 +174,20 @@ class Reports:
         if not self._is_model_shown:
             reporter.watch(*shown)
         self._is_model_shown = isinstance(self.monitor, Monitor)
-        for kind, data in waiting or ():
-            reporter.event(kind, **data)
+        for reported in waiting or ():
+            self._report(reported)
 
     def _end(self, status: str, message: str | None) -> None:
         reporter, self.current = self.current, None
         waiting, self._waiting = self._waiting, None
-        for kind, data in waiting or ():
-            self.event(kind, **data)
+        for reported in waiting or ():
+            self._report(reported)
         if reporter is not None:
             reporter.finish(status, message)
 
     def event(self, kind: str, **data: Any) -> None:
         """Report an event; between runs, alerts are logged."""
-        reporter = self.current  # another thread may report, too
-        if reporter is not None:
-            reporter.event(kind, **data)
-        elif self._waiting is not None:
-            self._waiting.append((kind, data))
-        elif kind == "alert":
-            level = data["level"]
-            if level != "info":
-                (log.error if level == "error" else log.warn)("%s", data["message"])
-            elif self.monitor is not False:
-                log.msg("  %s", data["message"])
+        self._report(_Reported(kind, data))
 
     def warn(self, message: str) -> None:
         """Report a warning."""
@@ -197,9 +195,22 @@ class Reports:
 
     def note(self, message: str) -> None:
         """Report a choice that decides about results; it is logged even if nobody listens."""
-        self.event("alert", message=message, level="info")
-        if self.current is not None and self.current.is_silent:
-            log.msg("  %s", message)
+        self._report(_Reported("alert", {"message": message, "level": "info"}, is_note=True))
+
+    def _report(self, reported: _Reported) -> None:
+        reporter = self.current  # another thread may report, too
+        if reporter is not None:
+            reporter.event(reported.kind, **reported.data)
+            if reported.is_note and reporter.is_silent:
+                log.msg("  %s", reported.data["message"])
+        elif self._waiting is not None:
+            self._waiting.append(reported)
+        elif reported.kind == "alert":
+            level, message = reported.data["level"], reported.data["message"]
+            if level != "info":
+                (log.error if level == "error" else log.warn)("%s", message)
+            elif reported.is_note or self.monitor is not False:
+                log.msg("  %s", message)
 
 
 def _with_origins(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -123,7 +123,12 @@ def resume_run(
     if not bundle.step:
         where = "starts with a save from before the first update"
     message = "; ".join([where, *notes, *found])
-    run.reports.event("alert", message=message, level="warning" if found else "info")
+    if found:
+        run.reports.warn(message)
+    elif notes:
+        run.reports.note(message)
+    else:
+        run.reports.event("alert", message=message, level="info")
     run.hooks.call("on_resume", epoch=session.epochs, own_folder=own_folder)
     return True
 

@@ -304,8 +304,7 @@ class Run:
                 self.reports.warn(warning)
         if metrics := self.evaluator.metrics:
             names = ", ".join(map(repr, metrics))
-            message = f"no eval_data, so metrics ({names}) are computed by trainer.evaluate only"
-            self.reports.event("alert", message=message, level="info")
+            self.reports.note(f"no eval_data, so metrics ({names}) are computed by trainer.evaluate only")
 
     def report_values(self, judged: BatchValues) -> None:
         """Report once which named values depend on the batch size; some are decided after an epoch."""

@@ -22,8 +22,9 @@ def printed(capsys):
     return read
 
 
-def test_weights_that_were_not_loaded_are_reported_once(make, data, folder, printed):
-    trainer = make(checkpoint_dir=folder, monitor=None)
+@pytest.mark.parametrize("monitor", [None, False])
+def test_weights_that_were_not_loaded_are_reported_once(make, data, folder, printed, monitor):
+    trainer = make(checkpoint_dir=folder, monitor=monitor)
     trainer.evaluate(data)
     assert "call trainer.restore_best()" in printed()
     trainer.evaluate(data)

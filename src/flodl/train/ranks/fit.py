@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from flodl.core import DistributedError, TrainError, log
+from flodl.core import DistributedError, TrainError
 from flodl.data import Loader
 from flodl.distributed.coordination import CoordinatorSettings, MeetingSettings
 from flodl.distributed.coverage import Epochs
@@ -143,10 +143,7 @@ class RanksFit:
             run.reports.warn(warning)
         if self._ranks.policy == "sync":
             for note in differs_from_one_device(model, step_fn, partial(self._pieces, batch)):
-                if run.reports.monitor is False:
-                    # Nobody listens, but the numbers differ from those that are expected.
-                    log.msg("%s", note)
-                run.reports.event("alert", message=note, level="info")
+                run.reports.note(note)
 
     def _pieces(self, batch: Any) -> Pieces | None:
         """Return the loss of a batch and of its pieces, as ranks would compute it."""
