@@ -217,6 +217,43 @@ def test_lint_reports_every_unknown_key_and_every_wrong_value(project, capsys):
     assert found == ["descripton", "entri", "training.sed", "training.lr", "training.epochs", "output.dir"]
 
 
+def test_lint_reports_options_and_values_of_a_sweep_that_the_entry_does_not_accept(project, capsys):
+    folder = project(
+        {
+            "train.py": SCRIPT,
+            "fdl.yml": """
+                entry: python train.py
+                sweep:
+                  runs: 3
+                  over:
+                    lrr: [0.1, 0.2]
+                    lr: [abc, 0.1]
+                """,
+        }
+    )
+    assert main(["config", "lint"]) == 1
+    err = capsys.readouterr().err
+    assert f"error: {folder}/fdl.yml:5: sweep.over.lrr: the entry has no option --lrr. Did you mean" in err
+    assert f"error: {folder}/fdl.yml:6: sweep.over.lr: 'abc' is not a valid float." in err
+    assert f"error: {folder}/fdl.yml:3: the grid has 4 runs, but 3 are asked for." in err
+
+
+def test_lint_leaves_the_sweep_of_a_script_to_the_script(project, capsys):
+    project(
+        {
+            "train.py": SCRIPT,
+            "fdl.yml": "entry: python train.py\nsweep: {over: {x: [1, 2]}}\ncommands: {run: {run: ./try.sh}}",
+        }
+    )
+    assert main(["config", "lint"]) == 0
+
+
+def test_lint_reports_a_missing_script_without_a_suffix(project, capsys):
+    folder = project({"fdl.yml": "entry: python train\n"})
+    assert main(["config", "lint"]) == 1
+    assert f"fdl.yml:1: entry: there is no train in {folder}." in capsys.readouterr().err
+
+
 def test_lint_notes_a_manifest_that_is_ignored_in_favour_of_another(project, capsys):
     project({"fdl.yml": "description: a", "fdl.yaml": "description: b"})
     assert main(["config", "lint"]) == 0

@@ -60,7 +60,7 @@ def test_a_dry_run_shows_the_runs_and_reports_what_the_start_would_report(folder
     assert "for its run 001, batch-size was 8" in dry.err
     assert main(SWEEP) == 1
     assert capfd.readouterr().err == dry.err
-    assert main([*SWEEP, "--over", "lr=0.5", "--dry-run"]) == 1
+    assert main(["sweep", "--over", "lr=0.5", "--dry-run"]) == 1
     assert "holds a different sweep: its --over was" in capfd.readouterr().err
     assert num_started(folder) == 2
 

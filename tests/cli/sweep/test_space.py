@@ -34,10 +34,11 @@ def test_a_range_includes_both_of_its_ends():
         ("lr", "has no values"),
         ("lr=", "has no values"),
         ("lr=1..1", "is empty. Write the smaller number first"),
-        ("lr=a..b", "'a' is not a number"),
+        ("lr=1..b", "'b' is not a number"),
+        ("lr=1..2,3", "'1..2' is a range, which cannot be an item of a list"),
         ("lr=0..1:log", "a log scale starts above 0"),
         ("lr=1..2:cubic", "the scale 'cubic' is unknown"),
-        ("lr=1..2:log:linear", "write a range as FROM..TO"),
+        ("lr=1..2:log:linear", "'1..2:log:linear' is not a range. Write FROM..TO"),
         ("lr=1..2:0", "0 values are not possible"),
         ("lr=1,2,1", "a value is listed twice"),
         ("lr=1e999,1", "out of range"),
@@ -46,6 +47,24 @@ def test_a_range_includes_both_of_its_ends():
 def test_a_wrong_dimension_is_an_error(text, message):
     with pytest.raises(SetupError, match=message):
         parse_dimension(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("data=reviews.tsv,../mr.csv", ("reviews.tsv", "../mr.csv")),
+        ("model=../a,../b", ("../a", "../b")),
+        ('data="../mr.csv",reviews.tsv', ("../mr.csv", "reviews.tsv")),
+        ("data=../mr.csv", ("../mr.csv",)),
+        ("data=1/../2", ("1/../2",)),
+    ],
+)
+def test_paths_with_two_dots_are_values_and_not_a_range(text, values):
+    assert parse_dimension(text).values == values
+
+
+def test_a_path_with_two_dots_in_a_manifest_is_a_value():
+    assert dimension_of("data", "../mr.csv", "fdl.yml:3").values == ("../mr.csv",)
 
 
 def test_a_manifest_writes_a_range_as_a_map_or_as_text():

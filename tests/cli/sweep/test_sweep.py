@@ -186,8 +186,18 @@ def test_a_failed_run_is_reported_and_runs_again_only_when_asked(sweep_project, 
     program.write_text(program.read_text().replace("== 13", "== 14"))
     assert main(words) == 1
     assert started(sweep_project) == ["002"]
+    capfd.readouterr()
     assert main([*words, "--retry"]) == 0
     assert started(sweep_project) == ["002", "001"]
+    assert "run 001/002  lr=0.1 hidden=13  starts again" in capfd.readouterr().err  # it has no save
+
+
+@pytest.mark.slow
+def test_a_sweep_whose_runs_all_failed_does_not_ask_for_a_journal(sweep_project, capfd):
+    assert main(["sweep", "--over", "lr=0.1", "--over", "hidden=13"]) == 1
+    output = capfd.readouterr().err
+    assert "1 run failed. To run them again, add --retry." in output
+    assert "No run has recorded a metric" not in output
 
 
 @pytest.mark.slow
@@ -208,11 +218,27 @@ def test_the_folder_of_the_runs_cannot_be_swept_over(sweep_project, capfd):
 
 
 def test_values_that_the_program_does_not_accept_are_errors_before_anything_starts(sweep_project, capfd):
-    assert main(["sweep", "--over", "hidden=8,wide"]) == 2
-    assert "'wide' is not a valid integer" in capfd.readouterr().err
-    assert main(["sweep", "--over", "learning-rate=1,2"]) == 2
-    assert "No such option" in capfd.readouterr().err
+    assert main(["sweep", "--over", "hidden=8,wide"]) == 1
+    assert "--over: hidden: 'wide' is not a valid int." in capfd.readouterr().err
+    assert main(["sweep", "--over", "learning-rate=1,2"]) == 1
+    assert "--over: learning-rate: the entry has no option --learning-rate." in capfd.readouterr().err
+    assert main(["sweep", "--over", "flag=1,0"]) == 1
+    assert "--over: flag: '1' is not a valid bool. Use true or false." in capfd.readouterr().err
     assert not (sweep_project / "runs").exists()
+
+
+@pytest.mark.parametrize("second", ["learning-rate=0.3", "learning_rate=0.3"])
+def test_an_option_in_two_over_is_an_error(sweep_project, capfd, second):
+    assert main(["sweep", "--over", "learning_rate=0.1,0.2", "--over", second]) == 1
+    message = f"--over '{second}': --over 'learning_rate=0.1,0.2' already sweeps over --learning-rate."
+    assert message in capfd.readouterr().err
+
+
+def test_a_value_for_all_runs_of_a_swept_option_is_an_error(sweep_project, capfd):
+    assert main(["sweep", "--over", "hidden=8,16", "wide", "--hidden", "5"]) == 1
+    assert "--over: --hidden is swept over, but the command also has a value" in capfd.readouterr().err
+    assert main(["sweep", "wide", "--lr=5"]) == 1
+    assert "fdl.yml:4: --lr is swept over, but the command also has a value" in capfd.readouterr().err
 
 
 def test_an_option_of_the_sweep_after_the_command_says_where_it_belongs(sweep_project, capfd):
@@ -243,6 +269,16 @@ def test_a_mistake_in_the_manifest_names_its_line(project, capfd):
     project({"fdl.yml": "entry: python train.py\nsweep:\n  over: {lr: {from: 1}}\n", "train.py": PROGRAM})
     assert main(["sweep"]) == 1
     assert "fdl.yml:3: sweep.over.lr: `from:` and `to:` are required" in capfd.readouterr().err
+    for sweep, message in [
+        ("{over: {lrr: [1, 2]}}", "fdl.yml:2: sweep.over.lrr: the entry has no option --lrr. Did you mean"),
+        ("{over: {hidden: [abc, 16]}}", "fdl.yml:2: sweep.over.hidden: 'abc' is not a valid int."),
+        ("{runs: 3, over: {lr: [1, 2]}}", "fdl.yml:2: the grid has 2 runs, but 3 are asked for."),
+    ]:
+        project(
+            {"fdl.yml": f"entry: python train.py\nsweep: {sweep}\ncommands: {{run: {{training: {{}}}}}}\n"}
+        )
+        assert main(["sweep"]) == 1
+        assert message in capfd.readouterr().err
     project({"fdl.yml": "entry: python train.py\nsweep:\n  searh: grid\n"})
     assert main(["sweep"]) == 1
     assert "sweep.searh: unknown key. Did you mean 'search'?" in capfd.readouterr().err

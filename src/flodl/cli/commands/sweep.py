@@ -96,8 +96,9 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> in
     manifest = project_of(ctx).require()
     definition, entry = _definition(ctx, manifest, words, options)
     search = make_search(
-        definition["search"], definition.space, num_runs=definition["runs"], seed=definition["seed"]
-    )
+        definition["search"], definition.space, num_runs=definition["runs"], seed=definition["seed"],
+        runs_origin=definition.settings["runs"].origin,
+    )  # fmt: skip
     folder = options["out"] or entry.folder / "runs" / "-".join(["sweep", *definition.command])
     folder = folder.absolute()
     commands = RunCommands(manifest, definition, folder, options["folder_option"].removeprefix("--"))
@@ -162,6 +163,7 @@ def _owner(path: tuple[str, ...], entry: Manifest) -> str:
 
 def _check_values(commands: RunCommands, search: Search) -> None:
     """Raise for values that the program does not accept, before anything starts."""
+    commands.check_space()
     is_engine = commands.definition["search"] in ENGINE_SEARCHES
     for number in range(1 if is_engine else search.num_runs):
         commands.plan(search.propose(number, [], "min"), f"{number + 1:03d}")
@@ -219,8 +221,8 @@ def _report(run: SweepRun, what: str, outcome: Outcome) -> None:
     """Print what happens to a run, and keep table.csv up to date."""
     trial = outcome.trial
     head = f"run {trial.folder_name}/{run.search.num_runs:03d}  {describe_values(trial.values)}"
-    if what in ("starts", "resumes"):
-        if what == "resumes" or log.enabled(log.Verbosity.VERBOSE):
+    if what in ("starts", "starts again", "resumes"):
+        if what != "starts" or log.enabled(log.Verbosity.VERBOSE):
             _say(f"{head}  {what}")
         return
     metric, _mode, _reason = run.metric
@@ -255,7 +257,7 @@ def _run(run: SweepRun, again: str, *, json_output: bool) -> int:
         click.echo(table_text(outcomes, metric, mode))
     if metric and not json_output:
         _say(_judgement(run, metric, mode, reason))
-    elif outcomes and not metric:
+    elif any(outcome.trial.state == "finished" for outcome in outcomes) and not metric:
         _say(
             "No run has recorded a metric. Let the program write its journal to the folder that it is given: "
             "Trainer(…, checkpoint_dir=FOLDER) or Monitor(epochs, FOLDER)."

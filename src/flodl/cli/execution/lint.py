@@ -14,6 +14,7 @@ from flodl.cli.manifest.loader import Manifest, load
 from flodl.cli.manifest.lookup import child_folder, load_child
 from flodl.cli.manifest.model import CommandModel, ManifestModel
 from flodl.cli.manifest.validation import problems_in
+from flodl.cli.sweep.space_checks import sweep_problems
 from flodl.core.errors import ArgsError, FlodlError, ManifestError
 
 from .entry_schema import inline_schema, load_schema
@@ -109,6 +110,10 @@ def _check_settings(manifest: Manifest, findings: Findings) -> None:
         if isinstance(node, Table) and kind_or_none(name, node) is Kind.PRESET
     }
     schema = load_schema(manifest)
+    if _default_kind(manifest) is not Kind.RUN:
+        findings.problems |= dict.fromkeys(
+            f"{manifest.project}{os.sep}{problem}" for problem in sweep_problems(manifest, schema)
+        )
     cases = [
         collect_settings(manifest.document, preset, schema, project=manifest.project)
         for preset in (None, *presets.values())
@@ -129,6 +134,12 @@ def _check_settings(manifest: Manifest, findings: Findings) -> None:
             f"{manifest.path}: the values for its entry are not checked, because its schema is not known. "
             "`--refresh-schema` asks the entry and shows any error. You can also add a `schema:` here."
         ] = None
+
+
+def _default_kind(manifest: Manifest) -> Kind | None:
+    """Return the kind of the command that `fdl sweep` runs if none is named."""
+    node = manifest.commands.entries.get("run")
+    return kind_or_none("run", node) if node is not None else None
 
 
 def _check_command(

@@ -153,7 +153,7 @@ def _script(words: list[str]) -> str:
         if word in ("-W", "-X"):
             next(remaining, None)
         elif not word.startswith("-"):
-            return word if word.endswith(".py") else ""
+            return word
         elif word[1:2] != "-" and {"m", "c"} & set(word[1:]):
             return ""
     return ""

@@ -9,18 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from flodl.cli.args.schema import Schema
-from flodl.cli.execution.entry_schema import load_schema
+from flodl.cli.execution.entry_schema import changed_schema, load_schema
 from flodl.cli.execution.plan import Plan, make_plan
 from flodl.cli.execution.settings import Setting
+from flodl.cli.execution.values import options_in
 from flodl.cli.manifest.command_kind import Kind
 from flodl.cli.manifest.loader import Manifest
 from flodl.cli.manifest.lookup import Target, resolve_target
+from flodl.cli.manifest.option_names import option_name
 from flodl.core.errors import SetupError
 from flodl.core.paths import suggestion
 
 from .definition import Definition
 from .run_record import RunRecord, program_files
 from .space import PRESET
+from .space_checks import value_problems
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,28 @@ class RunCommands:
             if name != PRESET and name in plan.table
         }
         return replace(plan, table={**plan.table, **swept})
+
+    def check_space(self) -> None:
+        """Raise for swept options and values that the program does not have, naming where they are written.
+
+        An option that has a value for all runs in the words of the command cannot be swept over as well.
+        """
+        space = self.definition.space
+        first = {one.name: one.points()[0] if one.name == PRESET else None for one in space}
+        target = self._target(first)
+        schema = None if target.kind is Kind.RUN else load_schema(target.manifest)
+        words = tuple(word for word in target.tail if word != "--") if schema is None else target.tail
+        given = {option_name(flag) for flag, _value in options_in(words, schema)}
+        for dimension in space:
+            if dimension.name in given:
+                raise SetupError(
+                    f"{dimension.origin}: --{dimension.name} is swept over, but the command also has a value "
+                    f"for it, which no run would use. Remove --{dimension.name} there, or its sweep."
+                )
+        if schema and any(value_problems(space, schema)):
+            schema = changed_schema(target.manifest, schema) or schema
+            for problem in value_problems(space, schema):
+                raise SetupError(problem)
 
     def record(self, values: dict[str, Any]) -> RunRecord:
         """Return what a run with these values is made with, except for its folder."""

@@ -76,7 +76,7 @@ def define(
         found[PRESET] = Choices(PRESET, tuple(presets), "--presets")
     elif isinstance(listed, Leaf) and listed.value:
         found[PRESET] = Choices(PRESET, tuple(listed.value), listed.origin.relative_to(manifest.project))
-    for name, node in _dimensions(written.table("over")):
+    for name, node in written_dimensions(written.table("over")):
         dimension = dimension_of(name, plain(node), node.origin.relative_to(manifest.project))
         if dimension.name in found and dimension.name != PRESET:
             raise SetupError(
@@ -84,9 +84,7 @@ def define(
                 f"option, --{dimension.name}. Keep one of them."
             )
         found[dimension.name] = dimension
-    for text in over:
-        dimension = parse_dimension(text)
-        found[dimension.name] = dimension
+    found |= _given_dimensions(over)
     _check_presets(manifest, found.get(PRESET))
     if not found:
         raise SetupError(
@@ -97,13 +95,27 @@ def define(
     return Definition(tuple(command), tuple(tail), space, _settings(manifest, written, space, given))
 
 
-def _dimensions(table: Table, prefix: str = "") -> Iterator[tuple[str, Node]]:
+def _given_dimensions(over: Sequence[str]) -> dict[str, Dimension]:
+    """Return the dimensions of all --over by name. Each option may be given once."""
+    found: dict[str, tuple[str, Dimension]] = {}
+    for text in over:
+        dimension = parse_dimension(text)
+        if dimension.name in found:
+            raise SetupError(
+                f"--over {text!r}: --over {found[dimension.name][0]!r} already sweeps over "
+                f"--{dimension.name}. Write all of its values in one list, as {dimension.name}=A,B,C."
+            )
+        found[dimension.name] = text, dimension
+    return {name: dimension for name, (_text, dimension) in found.items()}
+
+
+def written_dimensions(table: Table, prefix: str = "") -> Iterator[tuple[str, Node]]:
     """Yield the options to sweep over by dotted name. A map is a range, or contains nested options."""
     for key, node in table.entries.items():
         if isinstance(node, Table) and any(
             isinstance(one, Table) or isinstance(one.value, list) for one in node.entries.values()
         ):
-            yield from _dimensions(node, f"{prefix}{key}.")
+            yield from written_dimensions(node, f"{prefix}{key}.")
         else:
             yield prefix + key, node
 

@@ -30,6 +30,7 @@ from .trials import (
     load_trials,
     observations,
     outcome_of,
+    run_folder,
 )
 
 _POLL_S = 0.1
@@ -133,8 +134,9 @@ class SweepRun:
             child = start_plan(plan, output)
         self.children[number] = child
         self._set(number, trial.with_process(child.pid))
+        again = "resumes" if run_folder(self.folder, trial) is not None else "starts again"
         self.report(
-            "resumes" if is_resumed else "starts", Outcome(self.trials[number], {}, None, "", self.folder)
+            again if is_resumed else "starts", Outcome(self.trials[number], {}, None, "", self.folder)
         )
         return True  # fmt: skip
 

@@ -65,14 +65,16 @@ ENGINE_SEARCHES = ("tpe", "gp", *RAY_SEARCHES)
 SEARCHES = ("grid", "random", *ENGINE_SEARCHES)
 
 
-def make_search(name: str, space: Sequence[Dimension], *, num_runs: int | None, seed: int) -> Search:
-    """Return a search by its name."""
+def make_search(
+    name: str, space: Sequence[Dimension], *, num_runs: int | None, seed: int, runs_origin: str = "--runs"
+) -> Search:
+    """Return a search by its name. `runs_origin` says who asks for `num_runs`."""
     if name == "grid":
         found = GridSearch(space)
         if num_runs is not None and num_runs != found.num_runs:
             raise SetupError(
-                f"the grid has {found.num_runs} runs, but {num_runs} are asked for. Omit --runs, or use "
-                "--search random."
+                f"{runs_origin}: the grid has {found.num_runs} runs, but {num_runs} are asked for. Omit the "
+                "number of runs, or use the search random."
             )
         return found
     count = DEFAULT_RUNS if num_runs is None else num_runs

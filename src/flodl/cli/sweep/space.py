@@ -16,6 +16,8 @@ from flodl.core.errors import SetupError
 
 PRESET = "preset"  # the dimension of presets, which is not an option
 _INTEGER = re.compile(r"[-+]?\d+\Z")
+_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*\Z")
+_NOT_IN_RANGES = re.compile(r"[,/\\\"]")
 _RANGE_KEYS = ("from", "to", "scale", "steps")
 _MAX_GRID = 10_000
 
@@ -130,16 +132,42 @@ def parse_dimension(text: str) -> Dimension:
         raise SetupError(
             f"--over {text!r} has no values. Write --over lr=1e-4..1e-1:log or --over hidden=16,64."
         )
-    name, origin = _flag(name), "--over"
-    if ".." not in values:
-        items = tuple(map(parse_value, split_list(values)))
-        return _checked_choices(Choices(name, items, origin))
-    span, *rest = values.split(":")
+    return _parse_values(_flag(name), values, "--over")
+
+
+def _parse_values(name: str, text: str, origin: str) -> Dimension:
+    """Parse a range if it consists of two numbers, and a list otherwise: `../a` is a path."""
+    if _is_range(text):
+        return _parse_range(name, text, origin)
+    items = [item for item in text.split(",") if _is_range(item)]
+    if items:
+        raise SetupError(
+            f"{origin}: {name}: {items[0].strip()!r} is a range, which cannot be an item of a list. Write "
+            "either one range or a list of values."
+        )
+    return _checked_choices(Choices(name, tuple(map(parse_value, split_list(text))), origin))
+
+
+def _is_range(text: str) -> bool:
+    """Return whether text is meant as a range: both ends are numbers, or one is and nothing else explains it.
+
+    >>> [_is_range(text) for text in ("1e-4..1e-1:log", "0.1..x", "../a,../b", "2..b/c")]
+    [True, True, False, False]
+    """
+    low, dots, high = text.partition(":")[0].partition("..")
+    numbers = [end for end in (low, high) if _NUMBER.match(end)]
+    return bool(dots) and (len(numbers) == 2 or (len(numbers) == 1 and not _NOT_IN_RANGES.search(text)))
+
+
+def _parse_range(name: str, text: str, origin: str) -> Range:
+    span, *rest = text.split(":")
     low, _, high = span.partition("..")
     steps = [int(part) for part in rest if _INTEGER.match(part)]
     scales = [part for part in rest if not _INTEGER.match(part)]
     if len(steps) > 1 or len(scales) > 1:
-        raise SetupError(f"--over {text!r}: write a range as FROM..TO, FROM..TO:log or FROM..TO:log:STEPS.")
+        raise SetupError(
+            f"{origin}: {name}: {text!r} is not a range. Write FROM..TO, FROM..TO:log or FROM..TO:log:STEPS."
+        )
     return _checked_range(
         name, parse_value(low), parse_value(high), scales[0] if scales else "linear",
         steps[0] if steps else None, origin,
@@ -157,10 +185,8 @@ def dimension_of(name: str, value: Any, origin: str) -> Dimension:
         return _checked_range(
             flag, value["from"], value["to"], value.get("scale") or "linear", value.get("steps"), origin
         )
-    if isinstance(value, str) and ".." in value:
-        parsed = parse_dimension(f"{flag}={value}")
-        assert isinstance(parsed, Range)
-        return Range(flag, parsed.low, parsed.high, parsed.log, parsed.steps, origin)
+    if isinstance(value, str) and _is_range(value):
+        return _parse_range(flag, value, origin)
     values = value if isinstance(value, list) else [value]
     return _checked_choices(Choices(flag, tuple(values), origin))
 
@@ -188,7 +214,10 @@ def grid(space: Sequence[Dimension]) -> list[dict[str, Any]]:
     """
     points = [dimension.points() for dimension in space]
     if (size := math.prod(map(len, points))) > _MAX_GRID:
-        raise SetupError(f"the grid has {size} runs. Use fewer values, or --search random --runs N.")
+        origin = space[0].origin
+        raise SetupError(
+            f"{origin}: the grid has {size} runs. Use fewer values, or --search random --runs N."
+        )
     names = [dimension.name for dimension in space]
     return [dict(zip(names, values)) for values in itertools.product(*points)]
 
