@@ -1,5 +1,7 @@
 """What a run reports when it begins."""
 
+import re
+
 import pytest
 import torch
 
@@ -14,6 +16,7 @@ from flodl.optim import (
     WarmupScheduler,
 )
 from flodl.train import EarlyStopping
+from flodl.train.checks.schedule_units import in_updates
 from flodl.train.checks.start import schedule_ends_early
 
 IN_EPOCHS = [
@@ -42,7 +45,7 @@ IN_UPDATES = [
 def test_a_schedule_that_was_written_in_epochs_is_recognized(schedule):
     text = schedule_ends_early(schedule, per_epoch=1000, epochs=10)
     assert text.startswith("the schedule counts updates, and an epoch has 1000: ")
-    assert "multiply its numbers by 1000; the whole run has 10000 updates." in text
+    assert f"was meant in epochs, {in_updates(schedule, 1000)}; the whole run has 10000 updates." in text
     assert not schedule_ends_early(schedule, per_epoch=1000, epochs=1)
 
 
@@ -55,7 +58,7 @@ def test_a_schedule_in_updates_is_not_reported(schedule):
 def test_a_schedule_that_ends_before_half_of_the_run_is_reported(schedule):
     text = schedule_ends_early(schedule, per_epoch=32, epochs=5)
     assert text.startswith("the schedule counts updates, and the run has 160, 32 in each epoch: ")
-    assert text.endswith("was meant in epochs, multiply its numbers by 32.")
+    assert text.endswith("was meant in epochs, multiply its total by 32.")
 
 
 def test_a_schedule_that_lasts_for_half_of_the_run_is_not_reported():
@@ -76,6 +79,36 @@ def test_a_schedule_that_is_over_in_the_first_updates_of_a_long_run_is_reported(
     text = schedule_ends_early(schedule, per_epoch=102, epochs=100)
     assert f"the learning rate falls {fall}" in text
     assert "within the first 0 updates" not in text
+
+
+@pytest.mark.parametrize(
+    ("schedule", "per_epoch", "epochs", "advice"),
+    [
+        (ExponentialLR(0.1, 0.95), 100, 8, "write gamma=0.95 ** (1 / 100)"),
+        (StepDecay(0.1, 2, 0.1), 7, 4, "multiply its step_size by 7"),
+    ],
+    ids=str,
+)
+def test_a_rate_that_falls_all_the_time_is_reported_with_its_value_at_that_update(
+    schedule, per_epoch, epochs, advice
+):
+    text = schedule_ends_early(schedule, per_epoch=per_epoch, epochs=epochs)
+    fall = re.search(r"from 0.1 to (\S+) within the first (\d+) updates and further after that", text)
+    assert fall is not None
+    assert f"{schedule.lr(int(fall[2])):g}" == fall[1]
+    assert text.endswith(f"was meant in epochs, {advice}.")
+
+
+def test_a_warm_up_that_is_longer_than_the_run_is_reported(make, data, capsys):
+    def told(warm, **fit):
+        schedule = WarmupScheduler(ExponentialLR(0.1, 1.0), target=0.1, warm=warm)
+        make(schedule=schedule).fit(data, epochs=2, batch_size=4, **fit)
+        return capsys.readouterr().err
+
+    text = "the warm-up of the schedule has 11 updates, and the run has only 10"
+    assert told(11).count(text) == 1
+    assert told(10) == ""
+    assert told(11, limit=1) == ""
 
 
 @pytest.mark.parametrize("warm", [5, 100, 400])

@@ -8,6 +8,7 @@ from typing import Any
 from flodl.optim import CosineScheduler, OneCycleLR, StepSchedule, WarmupScheduler
 
 from ..session import Session
+from .schedule_units import in_updates, warm_up_never_ends
 
 # A rate below this part of the highest one trains nothing.
 NEGLIGIBLE = 1e-4
@@ -52,6 +53,8 @@ def _schedule_warnings(session: Session, *, epochs: int, num_batches: int | None
         found.append(
             schedule_counts_batches(schedule, accumulate=accumulate, num_batches=num_batches, epochs=epochs)
         )
+        if session.start.limit is None and left is not None:  # a limit is for a trial
+            found.append(warm_up_never_ends(schedule, total=step + left))
     yield from [text for text in found if text][:1]
 
 
@@ -125,9 +128,9 @@ def schedule_ends_early(schedule: Any, *, per_epoch: int, epochs: int) -> str:
         return _ends_before_half(schedule, per_epoch=per_epoch, epochs=epochs)
     return (
         f"the schedule counts updates, and an epoch has {per_epoch}: within the first half of the first of "
-        f"{epochs} epochs, the learning rate falls from {highest:g} to {rest[0]:g} and stays "
-        f"there. If {schedule!r} was meant in epochs, multiply its numbers by {per_epoch}; the whole run has "
-        f"{total} updates."
+        f"{epochs} epochs, the learning rate falls from {highest:g} to {rest[0]:g} "
+        f"{_afterwards(rest[0], rest[-1])}. If {schedule!r} was meant in epochs, "
+        f"{in_updates(schedule, per_epoch)}; the whole run has {total} updates."
     )
 
 
@@ -229,11 +232,16 @@ def _ends_before_half(schedule: StepSchedule, *, per_epoch: int, epochs: int) ->
     is_over = max(rest) == min(rest) and last < highest / 2 and is_smooth
     if not is_over and max(rest) > highest * NEGLIGIBLE:
         return ""
+    low = last if max(rest) == min(rest) else schedule.lr(first)
     return (
         f"the schedule counts updates, and the run has {total}, {per_epoch} in each epoch: the learning rate "
-        f"falls from {highest:g} to {last:g} within the first {first} updates and stays there. If "
-        f"{schedule!r} was meant in epochs, multiply its numbers by {per_epoch}."
+        f"falls from {highest:g} to {low:g} within the first {first} updates {_afterwards(low, last)}. If "
+        f"{schedule!r} was meant in epochs, {in_updates(schedule, per_epoch)}."
     )
+
+
+def _afterwards(low: float, last: float) -> str:
+    return "and further after that" if last < low else "and stays there"
 
 
 def _settled(schedule: StepSchedule, total: int, limit: float) -> int:

@@ -1,0 +1,70 @@
+"""What to change in a schedule whose numbers were meant in epochs, and a warm-up longer than the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flodl.optim import (
+    CosineScheduler,
+    CyclicLR,
+    ExponentialLR,
+    MultiStepLR,
+    OneCycleLR,
+    StepDecay,
+    WarmupScheduler,
+)
+
+# The arguments that count updates.
+_COUNTS = {
+    CosineScheduler: ("total",),
+    CyclicLR: ("up", "down"),
+    MultiStepLR: ("milestones",),
+    OneCycleLR: ("total",),
+    StepDecay: ("step_size",),
+}
+
+
+def in_updates(schedule: Any, per_epoch: int) -> str:
+    """Return how to write a schedule that was meant in epochs.
+
+    >>> in_updates(WarmupScheduler(CosineScheduler(0.1, 0.0, 9), target=0.1, warm=1), 50)
+    'multiply its warm and total by 50'
+    >>> in_updates(ExponentialLR(0.1, 0.95), 50)
+    'write gamma=0.95 ** (1 / 50)'
+    """
+    counts, gamma = _counts(schedule), _gamma(schedule)
+    parts = [f"multiply its {' and '.join(counts)} by {per_epoch}"] if counts else []
+    if gamma is not None:
+        parts.append(f"write gamma={gamma:g} ** (1 / {per_epoch})")
+    return " and ".join(parts) or f"multiply its numbers of updates by {per_epoch}"
+
+
+def warm_up_never_ends(schedule: Any, *, total: int) -> str:
+    """Return a warning if a run ends before its warm-up does, or "".
+
+    >>> schedule = WarmupScheduler(CosineScheduler(0.1, 0.0, 9000), target=0.1, warm=1000)
+    >>> warm_up_never_ends(schedule, total=80)[:68]
+    'the warm-up of the schedule has 1000 updates, and the run has only 8'
+    >>> warm_up_never_ends(schedule, total=1000)
+    ''
+    """
+    if not isinstance(schedule, WarmupScheduler) or schedule.warm <= total:
+        return ""
+    return (
+        f"the warm-up of the schedule has {schedule.warm} updates, and the run has only {total}: the "
+        f"learning rate rises to {schedule.lr(total - 1):g} and never reaches {schedule.target:g}. Give "
+        f"{schedule!r} a smaller warm, or train more epochs."
+    )
+
+
+def _counts(schedule: Any) -> list[str]:
+    if isinstance(schedule, WarmupScheduler):
+        return ["warm", *_counts(schedule.inner)]
+    return [name for kind, names in _COUNTS.items() if isinstance(schedule, kind) for name in names]
+
+
+def _gamma(schedule: Any) -> float | None:
+    """Return the factor of each update, if there is one."""
+    if isinstance(schedule, WarmupScheduler):
+        return _gamma(schedule.inner)
+    return schedule.gamma if isinstance(schedule, ExponentialLR) else None
