@@ -111,7 +111,24 @@ def test_an_error_names_the_saves_if_none_can_be_read(make, data, tmp_path):
 def test_a_better_epoch_that_was_not_kept_is_reported(make, data, tmp_path, capsys):
     trainer, _ = run(make, data, tmp_path / "run", keep=last(1))
     trainer.restore_best()
-    assert "its save was not kept" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert err.count("not kept") == 1
+    assert "its save was not kept. Trainer(keep=last(1) | best('eval_loss')) keeps the best one." in err
+
+
+@pytest.mark.parametrize("in_new_process", [False, True])
+def test_a_better_epoch_that_was_not_saved_is_reported_with_save_every(
+    make, data, tmp_path, capsys, in_new_process
+):
+    trainer, _ = run(make, data, tmp_path / "run", keep=best("eval_loss"), save_every=4)
+    if in_new_process:
+        model = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+        trainer = make(model, checkpoint_dir=tmp_path / "run", keep=best("eval_loss"), save_every=4)
+    trainer.restore_best()
+    err = capsys.readouterr().err
+    assert err.count("not kept") == 1
+    assert "Only epochs that are saved can be kept, and this run had save_every=4. save_every=1, the" in err
+    assert "keep=last" not in err
 
 
 def test_a_finished_run_can_restore_in_a_new_process(make, data, tmp_path):

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from flodl.checkpoint import (
     Bundle,
-    best_bundle,
     check_loadable,
     damaged_bundles,
     newest_folder,
     read_bundle,
 )
+from flodl.checkpoint.bundles.listing import choose_best, how_to_keep_best
 from flodl.core import CheckpointError, TrainError
 from flodl.core.metric_modes import Mode, mode_of_metric
 
@@ -42,15 +42,18 @@ def restore_best(run: Run, metric: str | None, mode: Mode | None) -> Bundle:
     if newest_folder(directory.bundles) is None:
         raise TrainError(f"restore_best: {str(directory.bundles)!r} has no saves yet. Train first.")
     try:
-        bundle = best_bundle(directory.bundles, name, mode=mode)
+        # A new process does not know the history of the run, which is then read from its saves.
+        is_known = bool(run.session.history)
+        bundle = choose_best(directory.bundles, name, mode=mode, reports_better=not is_known)
     except CheckpointError as error:
         raise TrainError(f"restore_best: {error}") from error
     lacks_average = _load(run, bundle, is_average="ema_" in name)
     if better := _better(run.session.history, name, mode, bundle):
+        every = run.session.settings.save_every
+        advice = how_to_keep_best(name, keep=str(directory.keep), save_every=every)
         run.reports.warn(
             f"restore_best: epoch {better['epoch']} has a better {name!r} ({better[name]:g}) than the best "
-            f"save ({bundle.metrics[name]:g}), but its save was not kept. Write Trainer(…, "
-            f"keep=last(1) | best({name!r}))."
+            f"save ({bundle.metrics[name]:g}), but its save was not kept. {advice}"
         )
     message = f"restored the weights of step {bundle.step}, with {name} {bundle.metrics[name]:g}"
     if lacks_average:

@@ -73,6 +73,13 @@ def best_bundle(root: str | os.PathLike[str], metric: str, *, mode: Mode | None 
     `root` is the folder of a run, or the folder with its bundles. `read_bundle(bundle)["model"]` has the
     weights.
     """
+    return choose_best(root, metric, mode=mode)
+
+
+def choose_best(
+    root: str | os.PathLike[str], metric: str, *, mode: Mode | None, reports_better: bool = True
+) -> Bundle:
+    """Return the best bundle; with `reports_better`, warn if a better epoch was not kept."""
     folder = expand_user(root)
     bundles, damaged = _readable(folder / "bundles" if (folder / "bundles").is_dir() else folder)
     if not bundles and damaged:
@@ -86,7 +93,7 @@ def best_bundle(root: str | os.PathLike[str], metric: str, *, mode: Mode | None 
         known = sorted({name for bundle in bundles for name in bundle.metrics})
         hint = suggestion(metric, known, known_as="metrics")
         raise CheckpointError(f"none of {len(bundles)} bundles has a value of {metric!r}. {hint}")
-    if not damaged:
+    if reports_better and not damaged:
         _report_better(bundles[-1], chosen[0], metric, mode_of_metric(metric) if mode is None else mode)
     return chosen[0]
 
@@ -96,9 +103,12 @@ def _report_better(newest: Bundle, chosen: Bundle, metric: str, mode: Mode) -> N
     if "history" not in newest.parts:
         return  # not saved by a trainer
     try:
-        history = read_bundle(newest, parts=["history"], verify=False)["history"]
+        parts = read_bundle(
+            newest, parts=[one for one in ("history", "config") if one in newest.parts], verify=False
+        )
     except CheckpointError:
         return
+    history, settings = parts["history"], parts.get("config") or {}
     sign = 1 if mode == "min" else -1
     known = [(row[metric], row["epoch"]) for row in history if metric in row]
     measured = [(sign * value, epoch) for value, epoch in known if not math.isnan(value)]
@@ -106,9 +116,29 @@ def _report_better(newest: Bundle, chosen: Bundle, metric: str, mode: Mode) -> N
     if best_value < sign * chosen.metrics[metric]:
         log.warn(
             "the best %s of the run was %g, in epoch %d, whose bundle was not kept. Of those that are left, "
-            "%s is the best, with %g. Trainer(keep=best(%r)) keeps the best one",
-            *(metric, sign * best_value, epoch, chosen.path.name, chosen.metrics[metric], metric),
+            "%s is the best, with %g. %s",
+            *(metric, sign * best_value, epoch, chosen.path.name, chosen.metrics[metric]),
+            how_to_keep_best(
+                metric, keep=str(settings.get("keep")), save_every=settings.get("save_every", 1)
+            ),
         )
+
+
+def how_to_keep_best(metric: str, *, keep: str, save_every: int | None) -> str:
+    """Return how a run keeps its best epoch, which it did not.
+
+    >>> how_to_keep_best("eval_loss", keep="best('eval_loss', 1, mode='min')", save_every=2)
+    "Only epochs that are saved can be kept, and this run had save_every=2. save_every=1, the default, ..."
+    >>> how_to_keep_best("eval_loss", keep="last(2)", save_every=1)
+    "Trainer(keep=last(1) | best('eval_loss')) keeps the best one."
+    """
+    if save_every == 1:
+        return f"Trainer(keep=last(1) | best({metric!r})) keeps the best one."
+    also = "" if f"best({metric!r}" in keep else f", with keep=last(1) | best({metric!r})"
+    return (
+        f"Only epochs that are saved can be kept, and this run had save_every={save_every}. save_every=1, "
+        f"the default, saves each{also}."
+    )
 
 
 def prune_bundles(root: str | os.PathLike[str], policy: Policy, *, verify: bool = True) -> list[Bundle]:
