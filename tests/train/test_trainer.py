@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import IterableDataset, get_worker_info
 
-from flodl import Loader, TrainStep
+from flodl import FlowBuilder, Loader, TrainStep
 from flodl.checkpoint import best
 from flodl.core import TrainError
 from flodl.optim import CosineScheduler, StepDecay
@@ -292,6 +292,8 @@ def test_invalid_arguments_of_a_trainer_raise(make, settings, words):
 
 
 def test_a_model_that_is_not_a_module_raises(make):
+    with pytest.raises(TrainError, match=r"is a FlowBuilder. Write Trainer\(builder.build\(\), step_fn"):
+        make(FlowBuilder(nn.Linear(3, 1)))
     with pytest.raises(TrainError, match=r"the model is a str. Write Trainer\(model, step_fn"):
         make("model")
 

@@ -20,12 +20,13 @@ from flodl.core.metric_modes import Mode
 from flodl.data import Loader
 from flodl.distributed.reduction import OuterOptimizer
 from flodl.engine import Precision, Tail, TierChoice, TrainStep, report_skips_elsewhere, taking_a_dict
+from flodl.graph import FlowBuilder
 from flodl.monitor import Monitor
 from flodl.observe import Trend, unknown_metric
 from flodl.optim import Schedule
 
 from .batches.batch_lists import USUAL, Usual, hint_at_batches
-from .batches.loaders import check_repeatable, preserve_position
+from .batches.loaders import check_repeatable, check_several_epochs, preserve_position
 from .best_weights import restore_best
 from .build import build_optimizer, select_device
 from .callbacks.dispatch import Hooks
@@ -111,14 +112,15 @@ class Trainer(CheckedAttributes):
         ema: float | None = None,
         metrics: Mapping[str, Any] | None = None,
         outputs: Outputs | None = None,
-        hooks: Iterable[Any] = (),
+        hooks: Iterable[Any] | None = (),
         seed: int | None = None,
         dry_pass: bool = True,
         config: Any = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TrainError(
-                f"the model is a {type(model).__name__}. Write Trainer(model, step_fn, optimizer=…)."
+                f"the model is a {type(model).__name__}. Write Trainer("
+                f"{'builder.build()' if isinstance(model, FlowBuilder) else 'model'}, step_fn, optimizer=…)."
             )
         ranks = rank_settings(devices, device=device, policy=policy, backend=backend, outer=outer, wire=wire)
         if ranks is not None:
@@ -261,6 +263,7 @@ class Trainer(CheckedAttributes):
             )
             if epochs - self.epochs > 1:
                 check_repeatable(eval_data)
+                check_several_epochs(loader)
             if eval_data is None:
                 self._run.report_no_evaluation()
             for warning in chosen_on_training_data(train_data, eval_data, self._run.watched):

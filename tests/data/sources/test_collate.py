@@ -84,6 +84,12 @@ def test_samples_that_cannot_be_collated_raise_with_the_reason(samples, why):
         streamed(*samples)
 
 
+def test_a_sample_of_a_kind_that_cannot_be_collated_is_not_taken_for_a_list_of_columns():
+    with pytest.raises(DataError, match=r"found <class 'object'>. Return tensors, .* as a tensor.") as raised:
+        streamed((object(), 1), (object(), 2))
+    assert "columns" not in str(raised.value)
+
+
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_missing_name_raises_with_the_index_of_the_sample(num_workers):
     given = Loader([{"a": 1}, {"a": 2}, {"b": 3}], 3, shuffle=False, num_workers=num_workers)

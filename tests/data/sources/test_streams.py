@@ -157,7 +157,7 @@ def test_drop_last_drops_the_last_batch():
 def test_a_generator_lasts_one_epoch():
     given = Loader((torch.tensor(n) for n in range(5)), 2)
     assert items(given) == list(range(5))
-    with pytest.raises(DataError, match="is an iterator and has nothing left for epoch 1"):
+    with pytest.raises(DataError, match="is an iterator and has nothing left for epoch 2"):
         list(given)
 
 
@@ -349,7 +349,7 @@ def test_an_iterable_that_is_empty_in_the_second_epoch_raises():
 
     given = Loader(Once(), 4)
     assert len(list(given)) == 2
-    with pytest.raises(DataError, match=r"yields no batch in epoch 1\. Its __iter__ must return a new"):
+    with pytest.raises(DataError, match=r"yields no batch in epoch 2\. Its __iter__ must return a new"):
         list(given)
 
 

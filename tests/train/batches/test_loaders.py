@@ -254,3 +254,18 @@ def test_samples_that_an_evaluation_leaves_out_are_reported_once(kind, capsys):
     left = len(X) % 3
     warning = f"drop_last=True, so {left} of {len(X)} samples are left out of its metrics"
     assert capsys.readouterr().err.count(warning) == 1
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+@pytest.mark.parametrize("wrap", [iter, lambda batches: Loader(iter(batches), None)])
+def test_an_iterator_for_several_epochs_is_rejected_before_anything_is_trained(wrap, limit):
+    made = trainer(lambda model, x: model(x).square().mean())
+    with pytest.raises(TrainError, match="the training data is an iterator, such as a generator or zip"):
+        made.fit(wrap([X[:10], X[10:]]), epochs=2, limit=limit)
+    assert made.updates == 0
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+def test_an_iterator_can_be_trained_on_for_one_epoch(limit):
+    made = trainer(lambda model, x: model(x).square().mean())
+    assert made.fit(iter([X[:10], X[10:]]), epochs=1, limit=limit).steps == (limit or 2)

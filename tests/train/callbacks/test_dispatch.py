@@ -102,3 +102,7 @@ def test_a_hook_whose_state_would_never_be_loaded_is_an_error(make, data, tmp_pa
     with pytest.raises(TrainError, match=message):
         make(hooks=[Half()], checkpoint_dir=tmp_path / "run").fit(data, epochs=1, batch_size=10)
     make(hooks=[Half()]).fit(data, epochs=1, batch_size=10)
+
+
+def test_none_means_no_hooks(make, data):
+    assert make(hooks=None).fit(data, epochs=1, batch_size=8).steps == 3

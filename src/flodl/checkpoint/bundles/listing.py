@@ -128,7 +128,7 @@ def how_to_keep_best(metric: str, *, keep: str, save_every: int | None) -> str:
     """Return how a run keeps its best epoch, which it did not.
 
     >>> how_to_keep_best("eval_loss", keep="best('eval_loss', 1, mode='min')", save_every=2)
-    "Only epochs that are saved can be kept, and this run had save_every=2. save_every=1, the default, ..."
+    'Only epochs that are saved can be kept, and this run had save_every=2. save_every=1, the default, ...'
     >>> how_to_keep_best("eval_loss", keep="last(2)", save_every=1)
     "Trainer(keep=last(1) | best('eval_loss')) keeps the best one."
     """

@@ -50,10 +50,17 @@ def _collate(samples: list[Any], indices: Sequence[int] | None, rules: Rules) ->
         text = str(error).strip() or type(error).__name__
         text = f"one has no {text}" if isinstance(error, KeyError) else text.splitlines()[0].rstrip(".")
         reason = _missing_name(samples, indices) or _unequal_lengths(samples) or text
-        raise DataError(
-            f"{len(samples)} samples cannot be collated into a batch: {reason}. "
+        advice = (
             "Pass a function as collate=, for example one that pads. Pass columns as a tuple (x, y); a list "
             "contains samples."
+        )
+        if reason.startswith("default_collate: batch must contain"):
+            advice = (
+                "Return tensors, arrays or numbers from the dataset; an image, for example, as a tensor. "
+                "Pass a function as collate= to convert samples of other kinds."
+            )
+        raise DataError(
+            f"{len(samples)} samples cannot be collated into a batch: {reason}. {advice}"
         ) from error
     return tuple(batch) if isinstance(batch, list) else batch
 

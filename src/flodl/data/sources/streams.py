@@ -85,12 +85,12 @@ class Stream:
         """Raise the error for an epoch without batches."""
         if self.is_iterator and epoch > 0:
             raise DataError(
-                f"the source is an iterator and has nothing left for epoch {epoch}. "
+                f"the source is an iterator and has nothing left for epoch {epoch + 1}. "
                 "Pass something that can be iterated again, such as a list or an object with __iter__."
             )
         if epoch > 0:
             raise DataError(
-                f"the source yields no batch in epoch {epoch}. Its __iter__ must return a new iterator "
+                f"the source yields no batch in epoch {epoch + 1}. Its __iter__ must return a new iterator "
                 "each time, over at least one sample (with drop_last=True, one full batch)."
             )
         raise DataError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import torch
 from torch import Tensor
 
 from .batch_names import Named
@@ -55,7 +56,13 @@ def advice_for_targets(told: str, named: Named) -> str:
         return "Class indices start at 0 and must be less than the number of classes (the model's outputs)."
     if "index out of range in self" in told:
         return f"An index must be at least 0 and below the number of rows.{_range_of_indices(named)}"
+    if "Subtraction, the `-` operator, with" in told and (bools := _names_of_bools(named)):
+        return f"A loss computes with numbers, and {bools[0]} is bool: pass {bools[0]}.float()."
     return _missing_dimension(told)
+
+
+def _names_of_bools(named: Named) -> list[str]:
+    return [name for name, leaf in named if leaf.dtype == torch.bool]
 
 
 def _outside_0_to_1(named: Named) -> str:

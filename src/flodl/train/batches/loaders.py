@@ -292,6 +292,16 @@ def check_repeatable(eval_data: Any) -> None:
         raise _exhausted()
 
 
+def check_several_epochs(loader: Loader) -> None:
+    """Raise if training data for several epochs can be iterated only once."""
+    if loader.is_one_shot:
+        raise TrainError(
+            "the training data is an iterator, such as a generator or zip(…), which is exhausted after one "
+            "epoch. Pass something that can be iterated again, such as a list or an object with __iter__, "
+            "or train one epoch. Nothing was trained."
+        )
+
+
 def _at_start(loader: Loader) -> Loader:
     if loader.is_one_shot and (loader.epoch or loader.position):
         raise _exhausted()

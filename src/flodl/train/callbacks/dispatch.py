@@ -25,11 +25,11 @@ Call = Callable[[Mapping[str, Any]], None]
 class Hooks:
     """Callbacks sorted by hook, their arguments checked once."""
 
-    def __init__(self, hooks: Iterable[Any], trainer: TrainerControls) -> None:
+    def __init__(self, hooks: Iterable[Any] | None, trainer: TrainerControls) -> None:
         # Weak: an unreferenced trainer is freed immediately, with everything it holds.
         self._trainer = weakref.ref(trainer)
         try:
-            self.all = list(hooks)
+            self.all = [] if hooks is None else list(hooks)
         except TypeError:
             raise TrainError(
                 f"hooks={hooks!r}. Pass a list of hooks: hooks=[{type(hooks).__name__}(…)]."
