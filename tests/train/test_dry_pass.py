@@ -547,3 +547,14 @@ def test_an_error_of_the_step_function_is_reported_with_the_training_batch(make,
     with pytest.raises(StepError, match=r"the batch is \(float32 \[8, 3\]") as told:
         trainer.fit(data, epochs=1, batch_size=8, eval_data=data)
     assert "evaluation data" not in str(told.value)
+
+
+def test_an_iterator_whose_epoch_was_ended_by_a_limit_has_no_second_one(make, data):
+    x, y = data
+    batches = zip(x.split(8), y.split(8))
+    trainer = make()
+    for batch in trainer.epoch(batches, limit=2):
+        trainer.step(*batch)
+    with pytest.raises(TrainError, match="an iterator has only one epoch"):
+        next(iter(trainer.epoch(batches, limit=2)))
+    assert len(trainer.history) == 1

@@ -56,6 +56,11 @@ def run_epoch(
     run.refuse_earlier_run()
     run.start()
     if session.position.open_row is None:
+        if loader is run.progress.cut_loader:
+            raise TrainError(
+                "the training data is an iterator, whose last epoch was ended by limit=, and an iterator has "
+                "only one epoch. Pass something that can be iterated again, such as a list."
+            )
         begin_epoch(run, loader)
         steps = step.steps
         batches, failed = run.cursor.batches(loader), False
@@ -121,7 +126,9 @@ def _cut_epoch(run: Run, loader: Loader, batches: Iterator[Any]) -> None:
     """End an epoch at its limit: the next one starts with the order of its own."""
     cast(Generator[Any], batches).close()
     run.cursor.forget()
-    if not loader.is_one_shot:
+    if loader.is_one_shot:
+        run.progress.cut_loader = loader
+    else:
         loader.set_epoch(loader.epoch + 1)
 
 

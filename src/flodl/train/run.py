@@ -88,6 +88,8 @@ class Progress:
     ranks: RanksReport | None = None
     graph_epochs: int | None = None
     last_batch: tuple[Any, Tensor] | None = None
+    # A loader over an iterator, whose epoch was ended by a limit.
+    cut_loader: Loader | None = None
     # Integers among the named values that were 0 in the first batch, and may be counts.
     undecided: tuple[str, ...] = ()
     # The run of another trainer that left the model as this one finds it.
