@@ -6,7 +6,7 @@ from torch import nn
 
 from flodl.core import TrainError
 from flodl.monitor import read
-from flodl.optim import PlateauScheduler, WarmupScheduler
+from flodl.optim import CosineScheduler, PlateauScheduler, WarmupScheduler
 
 
 def flat(model, x, y):
@@ -134,3 +134,15 @@ def test_a_factor_that_is_not_a_number_is_an_error(make):
         make().scale_lr("0.5")
     with pytest.raises(TrainError, match="least='0'"):
         make().scale_lr(0.5, least="0")
+
+
+@pytest.mark.parametrize("schedule", [None, CosineScheduler(0.1, 0.0, 100)])
+def test_a_row_has_the_highest_rate_of_all_groups(make, data, schedule):
+    def optimizer(groups):
+        first, *rest = groups[0]["params"]
+        return torch.optim.SGD([{"params": [first], "lr": 0.001}, {"params": rest, "lr": 0.1}])
+
+    trainer = make(optimizer=optimizer, schedule=schedule)
+    trainer.fit(data, epochs=1, batch_size=8)
+    expected = 0.1 if schedule is None else schedule.lr(trainer.steps)
+    assert trainer.history[-1]["lr"] == pytest.approx(expected)

@@ -13,8 +13,8 @@ from flodl.optim import ScheduleBridge
 
 
 def learning_rate(optimizer: Optimizer) -> float:
-    """Return the learning rate of the first group."""
-    return float(optimizer.param_groups[0]["lr"])
+    """Return the learning rate, of several groups the highest."""
+    return max(float(group["lr"]) for group in optimizer.param_groups)
 
 
 def optimizer_settings(optimizer: Optimizer) -> list[dict[str, Any]]:

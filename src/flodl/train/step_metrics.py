@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from .session import Session
 
@@ -15,8 +19,23 @@ def step_metrics(session: Session) -> dict[str, Any]:
     """
     step = session.train_step
     bridge = step.schedule
-    rate = session.optimizer.param_groups[0]["lr"] if bridge is None else bridge.lr * bridge.ratios[0]
+    if bridge is None:
+        rate = _highest([group["lr"] for group in session.optimizer.param_groups])
+    else:
+        rate = bridge.lr * max(bridge.ratios)
     found = {"lr": rate}
     if step.settings.clip_norm is not None:
         found["grad_norm"] = step.grad_norm
     return found | step.values
+
+
+def _highest(rates: Sequence[float | Tensor]) -> float | Tensor:
+    """Return the highest rate; if they are tensors, without reading them.
+
+    >>> _highest([0.1, 0.2]), _highest([torch.tensor(0.5), torch.tensor(0.25)])
+    (0.2, tensor(0.5000))
+    """
+    tensors = [rate for rate in rates if isinstance(rate, Tensor)]
+    if not tensors:
+        return max(rates)
+    return tensors[0] if len(tensors) < len(rates) else torch.stack([*tensors]).max()

@@ -74,3 +74,23 @@ def test_the_part_of_a_batch_that_is_normalized_is_compared(make, capsys):
     loader = Loader(data(0), 30, seed=0, augment=Normalize([0.5], [0.1], of="image"))
     make(nn.Linear(28 * 28, 10), step).fit(loader, epochs=1, eval_data=data(1))
     assert capsys.readouterr().err.count("and the evaluation data is not") == 1
+
+
+def test_evaluation_data_alone_that_is_normalized_is_reported(warnings_of):
+    told = warnings_of(None, Loader(images(60, 1), 30, shuffle=False, augment=NORMALIZE))
+    assert told.count("the evaluation data is normalized by Normalize([0.5], [0.1]), and the training") == 1
+
+
+def test_two_normalizations_are_reported_if_the_images_differ(warnings_of):
+    other = Normalize([0.1], [0.3])
+    told = warnings_of(NORMALIZE, Loader(images(60, 1), 30, shuffle=False, augment=other))
+    assert told.count("and the evaluation data by Normalize([0.1], [0.3])") == 1
+    x, y = images(60, 1)
+    scaled = Loader((x * 100, y), 30, shuffle=False, augment=Normalize([50.0], [10.0]))
+    assert warnings_of(NORMALIZE, scaled) == ""
+
+
+def test_images_up_to_255_are_reported_if_those_of_the_training_are_up_to_1(warnings_of):
+    x, y = images(60, 1)
+    told = warnings_of(None, (x * 255, y))
+    assert "the training images have values from 0 to 1 and the evaluation images from 0 to 255" in told

@@ -19,7 +19,7 @@ SMALLEST_CHANGE = 0.2
 def unfit_augmentations(
     train: Loader | None, evaluation: Loader | None, batch: Any, eval_batch: Any
 ) -> Iterator[str]:
-    """Yield a warning if the evaluation data is randomly augmented, or not normalized like the training data.
+    """Yield a warning if the evaluation data is randomly augmented, or normalized unlike the training data.
 
     The first batches of both are compared: data may be normalized in other places than a loader.
     """
@@ -31,17 +31,59 @@ def unfit_augmentations(
             f"the evaluation loader changes images at random ({', '.join(random)}), so the metrics "
             "are not those of the data itself. Leave that out of its augment; keep Normalize."
         )
-    normalize = next(
-        (one for one in _parts(train.arguments()["augment"]) if isinstance(one, Normalize)), None
-    )
-    if normalize is None or any(isinstance(one, Normalize) for one in changes):
-        return
-    if _is_left_out(normalize, _images(batch, normalize.of), _images(eval_batch, normalize.of)):
+    ours, theirs = (_normalize_of(one.arguments()["augment"]) for one in (train, evaluation))
+    one = ours or theirs
+    images, eval_images = (_images(each, one.of if one else None) for each in (batch, eval_batch))
+    if one is None:
+        yield from _on_other_scales(images, eval_images)
+    elif theirs is None and _is_left_out(one, images, eval_images):
         yield (
-            f"the training data is normalized by {normalize!r}, and the evaluation data is not: its first "
+            f"the training data is normalized by {one!r}, and the evaluation data is not: its first "
             "batch has the statistics of images before the normalization. Pass a loader with the same "
-            f"Normalize: eval_data=Loader(data, batch_size, shuffle=False, augment={normalize!r})."
+            f"Normalize: eval_data=Loader(data, batch_size, shuffle=False, augment={one!r})."
         )
+    elif ours is None and _is_left_out(one, eval_images, images):
+        yield (
+            f"the evaluation data is normalized by {one!r}, and the training data is not: its first "
+            f"batch has the statistics of images before the normalization. Pass Loader(data, batch_size, "
+            f"augment={one!r}) as training data."
+        )
+    elif ours is not None and theirs is not None and _is_other(ours, theirs, images, eval_images):
+        yield (
+            f"the training data is normalized by {ours!r} and the evaluation data by {theirs!r}, and their "
+            "first batches have different statistics. Use the same Normalize for both."
+        )
+
+
+def _normalize_of(augment: Any) -> Normalize | None:
+    return next((one for one in _parts(augment) if isinstance(one, Normalize)), None)
+
+
+def _on_other_scales(images: Tensor | None, eval_images: Tensor | None) -> Iterator[str]:
+    """Yield a warning if one of two batches of float images is on a scale to 1, and the other to 255."""
+    if images is None or eval_images is None:
+        return
+    scales = [_scale(each) for each in (images, eval_images)]
+    if sorted(scales) == [1, 255]:
+        trained, evaluated = scales
+        yield (
+            f"the training images have values from 0 to {trained} and the evaluation images from 0 to "
+            f"{evaluated}. Divide those up to 255 by 255."
+        )
+
+
+def _scale(images: Tensor) -> int:
+    """Return the usual upper end of the values of float images, 1 or 255; 0 if it is another one.
+
+    >>> _scale(torch.rand(2, 1, 4, 4)), _scale(torch.tensor([0.0, 200.0])), _scale(torch.tensor([-1.0, 1.0]))
+    (1, 255, 0)
+    """
+    if not images.is_floating_point():
+        return 0
+    low, high = float(images.min()), float(images.max())
+    if low < 0 or not high <= 255:
+        return 0
+    return 1 if 0 < high <= 1 else 255 if high > 100 else 0
 
 
 def _parts(augment: Any) -> list[Any]:
@@ -93,6 +135,22 @@ def _is_left_out(normalize: Normalize, trained: Tensor | None, evaluated: Tensor
     before = torch.stack([after[0] * std + mean, after[1] * std])
     is_changed = (before - after).norm() > SMALLEST_CHANGE
     return bool(is_changed and (found - before).norm() * CLOSER < (found - after).norm())
+
+
+def _is_other(ours: Normalize, theirs: Normalize, trained: Tensor | None, evaluated: Tensor | None) -> bool:
+    """Return whether evaluation images would resemble those of the training with its normalization only."""
+    if trained is None or evaluated is None or len(ours.mean) != len(theirs.mean):
+        return False
+    if not trained.shape[1] == evaluated.shape[1] == len(ours.mean):
+        return False
+    expected, found = _statistics(trained), _statistics(evaluated)
+    mean, std, own_mean, own_std = (
+        torch.tensor(each).double() for each in (theirs.mean, theirs.std, ours.mean, ours.std)
+    )
+    before = torch.stack([found[0] * std + mean, found[1] * std])
+    same = torch.stack([(before[0] - own_mean) / own_std, before[1] / own_std])
+    apart = (found - expected).norm()
+    return bool(apart > SMALLEST_CHANGE and (same - expected).norm() * CLOSER < apart)
 
 
 def _statistics(images: Tensor) -> Tensor:
