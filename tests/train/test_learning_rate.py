@@ -144,5 +144,5 @@ def test_a_row_has_the_highest_rate_of_all_groups(make, data, schedule):
 
     trainer = make(optimizer=optimizer, schedule=schedule)
     trainer.fit(data, epochs=1, batch_size=8)
-    expected = 0.1 if schedule is None else schedule.lr(trainer.steps)
+    expected = 0.1 if schedule is None else schedule.lr(trainer.updates)
     assert trainer.history[-1]["lr"] == pytest.approx(expected)
