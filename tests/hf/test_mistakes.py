@@ -92,9 +92,10 @@ def test_a_wrong_argument_of_a_model_is_named(models, head, call, message, tmp_p
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([0, 1], "the label of text 0 is 0, and not a name. Numbers need no names: pass num_labels"),
-        (["a", None], "the label of text 1 is None, and not a name"),
-        (["a", math.nan], "the label of text 1 is nan, and not a name"),
+        ([0, 1], "the label of text 0 is 0, and not a name. Class ids that count from 0 need no names"),
+        ([5, 3, 1], r"as text: label_names\(\[str\(label\) for label in labels\]\)\.$"),
+        (["a", None], "the label of text 1 is None, and not a name. Leave out texts without a label.$"),
+        (["a", math.nan], "the label of text 1 is nan, and not a name. Leave out texts without a label.$"),
         ([["O"], ["O", 3]], r"the label of text 1 is \['O', 3\], and not a name"),
         ("abc", "labels is the text 'abc'; expected a list"),
     ],

@@ -74,6 +74,8 @@ class PretrainedModel(nn.Module):
         self.stored = stored or Stored()
         self.load_report = load_report
         self._tokenizer: Tokenizer | None = None
+        # Whether the labels of a dataset have set the problem type.
+        self.has_problem_of_labels = False
         # The last batch of an evaluation, and what the model returned for it.
         self._evaluated: tuple[Any, Any] | None = None
         # Parameters of a head that the checkpoint did not have, with their versions when they were created.

@@ -53,6 +53,16 @@ def test_signatures_match_the_source(entries):
     assert entries["flodl.manual_seed"].signature == "manual_seed(seed: int) -> None"
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["flodl.checkpoint.save_checkpoint", "flodl.checkpoint.load_checkpoint", "flodl.graph.Graph.freeze"],
+)
+def test_a_name_is_found_in_each_package_that_exports_it(capsys, name):
+    assert main(["api-ref", name]) == 0
+    last = name.split(".")[-1]
+    assert f"  {last}(" in capsys.readouterr().out
+
+
 def test_names_are_grouped_by_package(capsys):
     assert main(["api-ref"]) == 0
     shown = capsys.readouterr().out

@@ -56,8 +56,22 @@ def test_trained_weights_are_exported(source, whole):
 
 
 def test_a_head_and_labels_can_be_chosen(source):
-    assert main(["hf", "export", "source", "--head", "tokcls", "--labels", "O,B,I", "--out", "out"]) == 0
+    words = ["hf", "export", "source", "--head", "tokcls", "--labels", "O,B,I", "--out", "out"]
+    assert main([*words, "--new-head"]) == 0
     assert AutoModelForTokenClassification.from_pretrained("out").config.labels == ("O", "B", "I")
+
+
+@pytest.mark.parametrize(
+    ("options", "head"), [(["--labels", "a,b,c"], "seqcls for 3 labels"), (["--head", "qa"], "qa")]
+)
+def test_a_head_that_the_weights_do_not_have_is_not_exported(source, capsys, options, head):
+    assert main(["hf", "export", "source", "--out", "out", *options]) == 1
+    assert f"source has no weights for the head {head}, so " in capsys.readouterr().err
+    assert not (source.parent / "out").exists()
+
+
+def test_an_encoder_is_exported_without_its_head(source):
+    assert main(["hf", "export", "source", "--head", "base", "--out", "out"]) == 0
 
 
 def test_a_damaged_export_is_named(source, capsys):

@@ -218,6 +218,22 @@ def test_a_model_without_a_problem_type_gets_that_of_its_labels(
     assert config["problem_type"] == problem_type
 
 
+@pytest.mark.parametrize("labels", [["pos", "neg"], [1, 0]])
+def test_labels_that_contradict_an_earlier_dataset_are_an_error_that_names_it(tmp_path: Path, labels):
+    model = tiny("seqcls", tmp_path, labels=["neg", "pos"])
+    model.dataset(["good film", "bad film"], [[0, 1], [1, 0]])
+    message = r"An earlier dataset\(…\) .* set its problem_type='multi_label_classification'\. .* again\."
+    with pytest.raises(HFError, match=message):
+        model.dataset(["good film", "bad film"], labels)
+
+
+def test_other_mistakes_in_labels_do_not_mention_an_earlier_dataset(tmp_path: Path):
+    model = tiny("seqcls", tmp_path, labels=["neg", "pos"])
+    model.dataset(["good film", "bad film"], [[0, 1], [1, 0]])
+    with pytest.raises(HFError, match=r"the model has 2 labels\. Pass one number per label\.$"):
+        model.dataset(["good film", "bad film"], [[0, 1, 1], [1, 0, 0]])
+
+
 def test_wrong_texts_and_options_are_named(tmp_path: Path) -> None:
     model = tiny("seqcls", tmp_path)
     with pytest.raises(HFError, match="texts is a str; expected a list"):
@@ -245,7 +261,7 @@ def test_the_names_of_labels_are_exported(tmp_path: Path) -> None:
     config = (report.folder / "config.json").read_text()
     assert '"0": "neg"' in config
     assert '"pos": 1' in config
-    with pytest.raises(HFError, match="Numbers need no names"):
+    with pytest.raises(HFError, match="from 0 need no names"):
         label_names([[1, 2]])
 
 

@@ -50,9 +50,11 @@ def _search(entries: list[Entry], name: str) -> list[Entry]:
     """Search by full name, package, method and part of a name, in this order; raise if nothing matches."""
     query, last = name.lower(), name.lower().split(".")[-1]
     for matches in (
-        lambda entry: query in (entry.name.lower(), _short(entry).lower()),
+        lambda entry: query in map(str.lower, _names(entry)),
         lambda entry: query.removeprefix("flodl.") == entry.category,
-        lambda entry: any(f"{_short(entry)}.{one.name}".lower() == query for one in entry.members),
+        lambda entry: any(
+            f"{name}.{one.name}".lower() == query for one in entry.members for name in _names(entry)
+        ),
         lambda entry: any(one.name.lower() == query for one in entry.members),
         lambda entry: last in _short(entry).lower() if "." not in query else False,
     ):
@@ -103,6 +105,11 @@ def _as_json(entries: list[Entry]) -> dict[str, object]:
         "types": [entry.as_json() for entry in entries if entry.kind == "class"],
         "functions": [entry.as_json() for entry in entries if entry.kind == "function"],
     }
+
+
+def _names(entry: Entry) -> tuple[str, ...]:
+    """Return all names of an entry: the one that is shown, the short one, and those in other packages."""
+    return (entry.name, _short(entry), *entry.aliases)
 
 
 def _short(entry: Entry) -> str:

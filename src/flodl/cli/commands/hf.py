@@ -61,6 +61,9 @@ def command(ctx: click.Context) -> None:
 @_head
 @click.option("--dtype", metavar="TYPE", help="The type to write, such as bfloat16; by default the source's.")
 @click.option("--labels", metavar="A,B,…", help="The names of the labels, if they differ from MODEL's.")
+@click.option(
+    "--new-head", is_flag=True, help="Allow a head that MODEL has no weights for. It is written untrained."
+)
 @_source_options
 @click.option("--force", is_flag=True, help="Replace a model in the folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -72,6 +75,7 @@ def export(
     head: str,
     dtype: str | None,
     labels: str | None,
+    new_head: bool,
     revision: str | None,
     token: str | None,
     model_type: str | None,
@@ -88,6 +92,8 @@ def export(
     loaded = _load(model, head, options)
     if weights is not None:
         _load_trained(loaded, weights)
+    elif not new_head:
+        _check_head(model, loaded)
     report = loaded.export(out, force=force, dtype=dtype)
     if as_json:
         click.echo(json.dumps({"folder": str(report.folder), "files": report.files, "notes": report.notes}))
@@ -183,6 +189,21 @@ def _load(model: str, head: str, options: dict[str, Any]) -> PretrainedModel:
     kind = saved_head(model, **where) if head == "auto" else Head(head)
     loaded: PretrainedModel = AUTO[kind].from_pretrained(model, **options)
     return loaded
+
+
+def _check_head(model: str, loaded: PretrainedModel) -> None:
+    """Raise if the head would be exported with random weights. A base model may lack its pooler."""
+    from flodl.core.errors import HFError
+    from flodl.hf.heads import Head
+
+    missing = loaded.load_report.missing if loaded.load_report is not None else ()
+    if missing and loaded.head is not Head.BASE:
+        labels = f" for {loaded.config.num_labels} labels" if loaded.head.has_labels else ""
+        raise HFError(
+            f"{model} has no weights for the head {loaded.head.value}{labels}, so {', '.join(missing[:4])} "
+            "would be random. Pass the trained weights with --weights, or --new-head to export an untrained "
+            "head."
+        )
 
 
 def _load_trained(model: PretrainedModel, path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import doctest
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ class Entry:
     bases: tuple[str, ...] = ()
     members: tuple[Member, ...] = ()
     examples: tuple[str, ...] = field(default=(), repr=False)
+    aliases: tuple[str, ...] = ()  # other packages that export the same name
 
     def as_json(self) -> dict[str, Any]:
         """Return the entry as JSON data."""
@@ -76,7 +77,10 @@ def read_entries(root: Path) -> list[Entry]:
             found = source.find(module, name)
             if found:
                 location = (str(found.file), found.node.lineno)
-                entries.setdefault(location, _entry(source, f"{module}.{name}", found))
+                known = entries.setdefault(location, _entry(source, f"{module}.{name}", found))
+                if known.name != f"{module}.{name}":
+                    aliases = (*known.aliases, f"{module}.{name}")
+                    entries[location] = replace(known, aliases=aliases)
     return sorted(entries.values(), key=lambda entry: (entry.category, entry.name.split(".")[-1].lower()))
 
 

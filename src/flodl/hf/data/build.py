@@ -35,11 +35,7 @@ def classification_data(
     texts, pairs = _split_pairs(_listed(texts, "texts"), pairs)
     tokenizer = model.tokenizer
     limit = tokenizer.limits.checked(max_length)
-    targets = None if labels is None else class_labels(
-        _listed(labels, "labels"), len(texts), model.config.labels, model.config.problem_type
-    )  # fmt: skip
-    if targets is not None:
-        _adopt_problem(model, problem_of(targets, model.config.labels, model.config.problem_type))
+    targets = None if labels is None else _targets(model, _listed(labels, "labels"), len(texts))
     cut = Truncated(limit)
     found = encoded(
         texts,
@@ -148,6 +144,31 @@ def _dataset(
     return TextDataset(tokens, Layout.of(model), targets, labels, vocabulary=vocabulary, **options)
 
 
+def _targets(model: PretrainedModel, labels: Any, count: int) -> Array:
+    """Return the labels of texts as numbers, and give a model without a problem type that of the labels."""
+    config = model.config
+    try:
+        targets = class_labels(labels, count, config.labels, config.problem_type)
+    except HFError as error:
+        if not model.has_problem_of_labels or not _is_valid(labels, count, config.labels):
+            raise
+        raise HFError(
+            f"{error} An earlier dataset(…) of this model, with other labels, set its "
+            f"problem_type={config.problem_type!r}. If that was a mistake, load or create the model again."
+        ) from None
+    _adopt_problem(model, problem_of(targets, config.labels, config.problem_type))
+    return targets
+
+
+def _is_valid(labels: Any, count: int, names: tuple[str, ...]) -> bool:
+    """Return whether a model without a problem type would accept these labels."""
+    try:
+        class_labels(labels, count, names, None)
+    except HFError:
+        return False
+    return True
+
+
 def _adopt_problem(model: PretrainedModel, problem_type: str | None) -> None:
     """Let metrics, predictions and exports agree with the loss for these labels."""
     config = model.config
@@ -158,6 +179,7 @@ def _adopt_problem(model: PretrainedModel, problem_type: str | None) -> None:
         )
         raw = {**config.raw, "problem_type": problem_type}
         model.config = replace(config, problem_type=problem_type, raw=raw)
+        model.has_problem_of_labels = True
 
 
 def _listed(values: Any, name: str) -> Any:

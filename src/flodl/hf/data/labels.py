@@ -35,10 +35,13 @@ def label_names(labels: Sequence[Any]) -> list[str]:
         own = label if isinstance(label, list | tuple) else [label]
         wrong = next((name for name in own if not isinstance(name, str)), "")
         if wrong != "":
-            raise HFError(
-                f"the label of text {index} is {label!r:.60}, and not a name. Numbers need no names: pass "
-                "num_labels=… instead. Leave out texts without a label."
+            advice = (
+                "Class ids that count from 0 need no names: pass num_labels=… instead. Pass other numbers, "
+                "such as stars from 1 to 5, as text: label_names([str(label) for label in labels])."
+                if isinstance(wrong, int | float) and wrong == wrong  # not NaN
+                else "Leave out texts without a label."
             )
+            raise HFError(f"the label of text {index} is {label!r:.60}, and not a name. {advice}")
         names.update(own)
     if len({name.strip() for name in names}) < len(names):
         known = {name.strip(): name for name in sorted(names)}
