@@ -17,6 +17,12 @@ from .manifest.loader import Manifest, load
 from .manifest.lookup import Target, requested_action, resolve_target
 from .options import take_no_append, take_output_options
 
+# What the options of fdl run are for, if a program does not have them.
+_OPTIONS_OF_RUN = {
+    "--dry-run": "To see what would run",
+    "--monitor": "For a live page, the flag of fdl run takes no value",
+}
+
 
 class ProjectCommand(click.Command):
     """A command of the manifest; its arguments are resolved through the manifests, not parsed by click."""
@@ -54,16 +60,18 @@ def dispatch(ctx: click.Context, manifest: Manifest, name: str, words: tuple[str
     try:
         plan = make_plan(_with_real_manifest(target), append=append)
     except click.NoSuchOption as error:
-        if error.option_name != "--dry-run":
+        if error.option_name not in _OPTIONS_OF_RUN:
             raise
-        raise click.UsageError(f"{error.format_message()} {_dry_run_hint(target)}", error.ctx) from None
+        hint = _hint(target, error.option_name)
+        raise click.UsageError(f"{error.format_message()} {hint}", error.ctx) from None
     return run_plan(plan)
 
 
-def _dry_run_hint(target: Target) -> str:
-    """Return where to put --dry-run; after the name it would be an option of the program."""
+def _hint(target: Target, option: str) -> str:
+    """Return where to put an option of fdl run; after the name it would be an option of the program."""
     env = f"--env {shell_word(target.manifest.overlay)} " if target.manifest.overlay else ""
-    return f"To see what would run: fdl {env}run --dry-run {' '.join(map(shell_word, target.command_path))}"
+    words = " ".join(map(shell_word, target.command_path))
+    return f"{_OPTIONS_OF_RUN[option]}: fdl {env}run {option} {words}"
 
 
 def plan_command(ctx: click.Context, manifest: Manifest, name: str, words: tuple[str, ...]) -> Plan:

@@ -168,7 +168,7 @@ def test_a_wrong_variable_is_ignored_if_the_option_is_typed(
     run_preset(capfd, "x", *words)
 
 
-def test_a_misplaced_dry_run_is_explained(project, capfd):
+def test_a_misplaced_option_of_run_is_explained(project, capfd):
     project(
         {
             "fdl.yml": "entry: python job.py\ncommands: {q: {training: {lr: 1}}, s: {run: echo}}",
@@ -180,6 +180,10 @@ def test_a_misplaced_dry_run_is_explained(project, capfd):
     assert "To see what would run: fdl run --dry-run q\n" in capfd.readouterr().err
     assert main(["big", "q", "--dry-run"]) == 2
     assert "To see what would run: fdl --env big run --dry-run q\n" in capfd.readouterr().err
+    for words in (["run", "q", "--monitor=3001"], ["q", "--monitor=yes"], ["q", "--monitor"]):
+        assert main(words) == 2
+        expected = "the flag of fdl run takes no value: fdl run --monitor q\n"
+        assert expected in capfd.readouterr().err
     assert main(["s", "--dry-run"]) == 1
     assert "`fdl s` has no --dry-run. Use `fdl run --dry-run s`." in capfd.readouterr().err
 

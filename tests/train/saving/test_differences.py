@@ -142,6 +142,18 @@ def test_a_graph_with_a_different_structure_is_rejected_unless_that_is_allowed(
     assert fit(5, 3, allow_different_structure=True)[0].endswith(f"; {difference}")
 
 
+def dropping(p):
+    torch.manual_seed(0)
+    return FlowBuilder(nn.Linear(3, 4)).through(nn.Dropout(p)).through(nn.Linear(4, 1)).build()
+
+
+def test_a_module_that_makes_the_structure_different_is_named(make, data, tmp_path):
+    make(dropping(0.1), checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
+    message = r"What differs: model\..* is now 'Dropout\(p=0\.5.* was 'Dropout\(p=0\.1.*Nothing was loaded"
+    with pytest.raises(TrainError, match=message):
+        make(dropping(0.5), checkpoint_dir=tmp_path).resume(data, 8)
+
+
 def test_the_weights_in_a_bundle_of_a_graph_have_its_structural_hash(make, data, tmp_path):
     make(looping(3), checkpoint_dir=tmp_path, ema=0.9).fit(data, epochs=1, batch_size=8)
     (bundle,) = (tmp_path / "bundles").iterdir()

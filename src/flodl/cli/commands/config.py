@@ -59,10 +59,10 @@ def show(ctx: click.Context, env: str | None, as_json: bool) -> int:
 def lint(ctx: click.Context, env: str | None, as_json: bool) -> int:
     """Check the manifest, its overlays and the manifests of its commands.
 
-    Reports unknown keys, contradictions, missing folders, scripts and services, and values of entries and
-    presets that the entry does not accept. An entry that supports --fdl-schema is run with it; nothing else
-    is started. The exit code is 1 if there are errors. Anything that could not be checked, or may work on a
-    different machine, is a note on standard error.
+    Reports unknown keys, contradictions, missing folders, scripts and services, and values of entries,
+    presets and sweeps that the entry does not accept. An entry that supports --fdl-schema is run with it;
+    nothing else is started. The exit code is 1 if there are errors. Anything that could not be checked, or
+    may work on a different machine, is a note on standard error.
     """
     from flodl.cli.commands import SUMMARIES
     from flodl.cli.execution.lint import lint as lint_project

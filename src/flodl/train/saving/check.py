@@ -14,11 +14,15 @@ from flodl.core.paths import suggestion
 from flodl.core.rng_state import RngState
 from flodl.graph import check_graph_state
 
+from ..record.changes import changed_modules
+from ..record.machine import versions
+from ..record.observed import describe_modules
 from ..session import Session
 from .buffers import shares_memory
+from .changed_record import comparable
 from .check_optimizer import check_groups, check_states
 from .check_types import check_types
-from .differences import changed_structure
+from .differences import MAX_NAMES, changed_structure
 from .label_names import check_label_names
 
 PARTS = ("model", "optimizer", "step", "rng", "data", "history", "trainer", "average", "hooks", "graphs")
@@ -55,7 +59,7 @@ def check_saved_run(
     check_graph_state(session.model, parts["graphs"])
     _check_random_state(session, parts["rng"])
     if not allow_different_structure:
-        _check_structure(session, parts["trainer"])
+        _check_structure(session, parts["trainer"], parts.get("config") or {})
 
 
 def fixed_settings(session: Session) -> dict[str, str]:
@@ -87,13 +91,23 @@ def parameter_names(session: Session) -> list[list[str]]:
     ]
 
 
-def _check_structure(session: Session, saved: Mapping[str, Any]) -> None:
+def _check_structure(session: Session, saved: Mapping[str, Any], recorded: Mapping[str, Any]) -> None:
     for difference in changed_structure(session.model, saved):
         raise TrainError(
-            f"{difference}. Nothing was loaded. Build it as it was saved, or choose a different "
-            "checkpoint_dir. To continue with the same weights nevertheless, pass "
-            "allow_different_structure=True. The code of its functions and of your module classes counts."
+            f"{difference}. {_different_modules(session, recorded)}Nothing was loaded. Build it as it was "
+            "saved, or choose a different checkpoint_dir. To continue with the same weights nevertheless, "
+            "pass allow_different_structure=True. The code of its functions and of your module classes "
+            "counts."
         )
+
+
+def _different_modules(session: Session, recorded: Mapping[str, Any]) -> str:
+    """Name the modules whose class or settings differ from the record of the saved run, as far as known."""
+    own = {"model": {"modules": describe_modules(session.model)}, "versions": versions()}
+    now, before = comparable(own, recorded)
+    lines = list(changed_modules(now["model"], before.get("model") or {}))
+    more = f"; and {len(lines) - MAX_NAMES} more" if len(lines) > MAX_NAMES else ""
+    return f"What differs: {'; '.join(lines[:MAX_NAMES])}{more}. " if lines else ""
 
 
 def _check_random_state(session: Session, saved: Mapping[str, Any]) -> None:
