@@ -70,6 +70,19 @@ def test_stopped_and_resumed_equals_never_stopped(settings: dict) -> None:
     assert (resumed.report().steps, resumed.updates) == (12, 12 // settings.get("accumulate", 1))
 
 
+def test_a_step_has_updated_once_a_window_is_full_and_again_after_a_resume() -> None:
+    first, second, *_ = batches(4)
+    _, _, step = fresh(0, accumulate=2)
+    seen = []
+    for _ in range(2):
+        for batch in (first, second):
+            seen.append(step.has_updated)
+            step(*batch)
+        seen.append(step.has_updated)
+        step.load_state_dict(step.state_dict())
+    assert seen == [False, False, True] * 2
+
+
 def test_the_loss_scale_of_fp16_is_resumed() -> None:
     _, _, step = fresh(0, precision="fp16")
     for batch in batches(6):

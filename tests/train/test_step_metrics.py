@@ -17,7 +17,7 @@ def compute_loss(model, x, y):
     return mse_loss(found, y), {"error": (found - y).abs().mean()}
 
 
-def steps_of(tmp_path, *, step_rate=None, **settings):
+def steps_of(tmp_path, *, step_rate=None, batch_size=8, **settings):
     """Train eight steps, and return the metrics of each step by name."""
     torch.manual_seed(0)
     with Monitor(2, tmp_path, step_rate=step_rate, console=False, resources=False) as monitor:
@@ -29,13 +29,18 @@ def steps_of(tmp_path, *, step_rate=None, **settings):
             monitor=monitor,
             **settings,
         )
-        trainer.fit((torch.randn(32, 4), torch.randn(32, 1)), epochs=2, batch_size=8)
+        trainer.fit((torch.randn(32, 4), torch.randn(32, 1)), epochs=2, batch_size=batch_size)
     found = {}
     for entry in read(tmp_path):
         if entry.event.kind == "metrics":
             for name, value in entry.event.data["metrics"].items():
                 found.setdefault(name, []).append(value)
     return found
+
+
+def alerts(folder):
+    events = [entry.event for entry in read(folder)]
+    return [event.data["message"] for event in events if event.kind == "alert"]
 
 
 def test_each_step_has_its_learning_rate_and_named_values(tmp_path):
@@ -52,6 +57,47 @@ def test_with_clipping_each_step_has_the_norm_from_before(tmp_path):
     measured = steps_of(tmp_path / "measured", clip_norm=math.inf)
     assert len(measured["grad_norm"]) == 8
     assert measured["loss"] == steps_of(tmp_path / "plain")["loss"], "an infinite limit clips nothing"
+
+
+def test_with_accumulation_there_is_no_norm_before_the_first_update(tmp_path):
+    found = steps_of(tmp_path, clip_norm=1.0, accumulate=3)
+    assert (len(found["loss"]), len(found["grad_norm"])) == (8, 6)
+    assert all(math.isfinite(norm) for norm in found["grad_norm"])
+    assert alerts(tmp_path) == []
+
+
+def test_with_accumulation_there_is_no_norm_before_the_first_update_of_a_resumed_run(tmp_path):
+    x, y = torch.randn(32, 4), torch.randn(32, 1)
+    for epochs in (1, 2):
+        trainer = Trainer(
+            nn.Linear(4, 1),
+            compute_loss,
+            optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1),
+            device="cpu",
+            clip_norm=1.0,
+            accumulate=2,
+            checkpoint_dir=tmp_path,
+        )
+        trainer.fit((x, y), epochs=epochs, batch_size=8)
+    assert alerts(tmp_path) == ["resumed from step 2, epoch 1"]
+
+
+def test_a_batch_that_is_dropped_has_no_point_and_no_alert(tmp_path):
+    found = steps_of(tmp_path, batch_size=12, tail="drop")
+    assert len(found["loss"]) == 4
+    assert all(math.isfinite(loss) for loss in found["loss"])
+    assert alerts(tmp_path) == []
+
+
+def test_a_dropped_batch_is_not_the_last_one_of_its_window_for_hooks(tmp_path):
+    losses = []
+
+    def on_step_end(loss):
+        losses.append(float(loss))
+
+    steps_of(tmp_path, batch_size=9, tail="drop", accumulate=2, hooks=[on_step_end])
+    assert len(losses) == 4
+    assert all(math.isfinite(loss) for loss in losses)
 
 
 def test_a_rate_that_is_changed_by_hand_is_shown(tmp_path):

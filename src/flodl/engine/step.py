@@ -173,6 +173,14 @@ class TrainStep:
         return self._body.updater.grad_norm.clone()
 
     @property
+    def has_updated(self) -> bool:
+        """Whether there was an update since the step was created or its state was loaded.
+
+        Until then, `grad_norm` says nothing about the training.
+        """
+        return self._count.updates > self._count.loaded_updates
+
+    @property
     def skipped(self) -> Tensor:
         """Whether the last update was skipped because something was not finite, on the device."""
         return self._body.bad.bool()
@@ -403,6 +411,7 @@ class TrainStep:
             except ScheduleError as error:
                 raise StepError(f"the state's schedule does not match: {error}") from error
         self._count.steps, self._count.updates = int(state["steps"]), int(state["updates"])
+        self._count.loaded_updates = self._count.updates
         self._calls.check_at = 0
         self._window.close()
         # States of earlier versions do not have these keys.

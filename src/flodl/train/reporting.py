@@ -57,15 +57,15 @@ class RunReporter:
             for thing in things:
                 self._monitor.watch(thing)
 
-    def step(self, epoch: int, step: int, num_steps: int | None, update: int, loss: Tensor) -> None:
-        """Report the position within an epoch, and the metrics of every `log_every`-th step.
+    def step(self, epoch: int, step: int, num_steps: int | None, update: int, loss: Tensor | None) -> None:
+        """Report the position within an epoch, and the metrics of every `log_every`-th step that has a loss.
 
         This does not wait for the device: values are passed on as tensors. Those besides the loss are taken
         only where the monitor keeps the loss, a few times per second.
         """
         if self._monitor is not None:
             self._monitor.progress(epoch, step, num_steps)
-            if self._log_every is not None and step % self._log_every == 0:
+            if loss is not None and self._log_every is not None and step % self._log_every == 0:
                 self._monitor.log_step(update, {"loss": loss}, epoch=epoch, also=self._step_metrics)
         elif self._console is not None:
             self._console(Event("progress", {"epoch": epoch, "step": step, "num_steps": num_steps}))

@@ -380,17 +380,21 @@ class Run:
         """Return what is known of the last update besides its loss; with several devices, nothing is."""
         return {} if self.session.settings.devices else step_metrics(self.session)
 
-    def after_batch(self, batch: Any, loss: Tensor) -> None:
-        """Count a batch that was trained on, follow up on its update, report it, and save if it is time."""
+    def after_batch(self, batch: Any, loss: Tensor, *, steps_before: int) -> None:
+        """Count a batch that was trained on, follow up on its update, report it, and save if it is time.
+
+        A batch that `tail="drop"` left out has no loss.
+        """
         session, saver, reporter = self.session, self.saver, self.reports.current
         session.position.epoch_step += 1
         if session.skipped is not None:
             self.nonfinite.recent.add(batch)
         updated = self.after_update()
+        is_dropped = not updated and session.train_step.steps == steps_before
         if reporter is not None and not reporter.is_silent:
-            step = session.position.epoch_step
-            reporter.step(session.epochs, step, self.progress.num_batches, session.updates_seen, loss)
-        if self._has_step_hooks:
+            step, last = session.position.epoch_step, None if is_dropped else loss
+            reporter.step(session.epochs, step, self.progress.num_batches, session.updates_seen, last)
+        if self._has_step_hooks and not is_dropped:
             self.progress.last_batch = batch, loss
             if updated:
                 self.call_step_hooks()

@@ -15,7 +15,7 @@ def step_metrics(session: Session) -> dict[str, Any]:
     """Return the metrics of the last update; those on a device are not read.
 
     The rate is that of the next update, as in a row of the history. The norm, from before clipping, is known
-    if `clip_norm` is set.
+    if `clip_norm` is set and, with accumulation, once the first window is full.
     """
     step = session.train_step
     bridge = step.schedule
@@ -24,7 +24,7 @@ def step_metrics(session: Session) -> dict[str, Any]:
     else:
         rate = bridge.lr * max(bridge.ratios)
     found = {"lr": rate}
-    if step.settings.clip_norm is not None:
+    if step.settings.clip_norm is not None and step.has_updated:
         found["grad_norm"] = step.grad_norm
     return found | step.values
 

@@ -340,7 +340,7 @@ class Trainer(CheckedAttributes):
                 run.session.position.epoch_step += 1
                 run.after_update()
             raise
-        run.after_batch(whole, loss)
+        run.after_batch(whole, loss, steps_before=steps)
         return loss
 
     @explained

@@ -63,5 +63,7 @@ class Count:
     steps: int = 0
     updates: int = 0
     values: Mapping[str, Tensor] = field(default_factory=dict)
+    # How many of the updates were loaded instead of done here.
+    loaded_updates: int = 0
     # Whether updates were loaded, and nothing has run since.
     is_loaded: bool = False
