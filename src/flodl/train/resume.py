@@ -107,7 +107,7 @@ def resume_run(
         assert run.saver is not None
         run.saver.mark_saved()
         own = run.saver.directory
-        found = [*own.identity.compare(own.read_config(), parts["trainer"].get("run")), *found]
+        found = [*own.identity.compare(own.read_config(), parts["trainer"]), *found]
         run.when_begun(lambda: _warn(run, move_damaged(directory, newer_than=bundle)))
     else:
         session.start.source = str(bundle.path)

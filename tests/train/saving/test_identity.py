@@ -8,4 +8,5 @@ from flodl.train.saving.identity import RunIdentity
 
 @pytest.mark.parametrize("wrong", [np.arange(3.0), 5, ["x"], None])
 def test_an_id_of_another_type_in_a_forged_bundle_is_taken_for_none(tmp_path, wrong):
-    assert RunIdentity(tmp_path).compare(None, {"id": wrong}) == []
+    assert RunIdentity(tmp_path).compare(None, {"run": {"id": wrong}}) == []
+    assert RunIdentity(tmp_path).compare(None, {"run": wrong}) == []

@@ -30,8 +30,9 @@ class RunIdentity:
         """Return what a bundle records; None before the run has begun."""
         return {"id": self._id, "folder": str(self._folder), "process": PROCESS} if self._id else None
 
-    def compare(self, config: bytes | None, saved: Mapping[str, Any] | None) -> list[str]:
-        """Describe a bundle of another run; a folder without an id adopts that of the bundle."""
+    def compare(self, config: bytes | None, trainer: Mapping[str, Any]) -> list[str]:
+        """Describe a bundle of another run by its part `trainer`; a folder without an id adopts its id."""
+        saved = _mapping_in(trainer, "run")
         if not saved:
             return []  # written by an older version of flodl
         own, found = _recorded(config), saved.get("id")
@@ -57,13 +58,20 @@ def check_seed(folder: Path, saved: Mapping[str, Any], *, seed: int) -> None:
     Traceback (most recent call last):
     flodl.core.errors.TrainError: 'run' contains a finished run that another Trainer of this program ...
     """
-    process, before = (saved["trainer"].get("run") or {}).get("process"), (saved["data"] or {}).get("seed")
+    process = _mapping_in(saved["trainer"], "run").get("process")
+    before = _mapping_in(saved, "data").get("seed")
     if process == PROCESS and before not in (None, seed):
         raise TrainError(
             f"{str(folder)!r} contains a finished run that another Trainer of this program trained with seed "
             f"{before}, and the seed is {seed} now: nothing would be trained, and the results would be those "
             f"of seed {before}. Use a checkpoint_dir for each run, such as {str(folder / f'seed-{seed}')!r}."
         )
+
+
+def _mapping_in(saved: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a part of what was saved; an empty one if it is missing, or damaged."""
+    found = saved.get(name)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _recorded(config: bytes | None) -> str:
