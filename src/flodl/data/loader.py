@@ -37,6 +37,7 @@ from .sampling.samplers import (
     sampler_for_cursor,
 )
 from .sources import Batches, Columns, Stream, open_source
+from .sources.batch_lists import warning_about_batches
 from .usage import ASSIGNED_ELSEWHERE, ELSEWHERE, EXAMPLE, INSTEAD, STORED, LoaderAttributeError
 from .validation import OrderArguments, check_counts, check_flags, resolve_device
 
@@ -124,6 +125,9 @@ class Loader:
         self._num_parts = max(1, num_workers) if isinstance(self._source, Stream) else 1
         self._reads_in_workers = num_workers > 0
         self._check_not_empty()
+        is_changed = transform is not None or collate is not None
+        if batch_size and not is_changed and (warning := warning_about_batches(source, batch_size)):
+            log.warn("Loader: %s", warning)
         options = BackendOptions(self.device, mode, num_workers, prefetch, memory_cap)
         self._placement, self._backend = create_backend(
             self._source, as_augmentation(augment), options, obstacle=obstacle

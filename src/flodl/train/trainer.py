@@ -250,7 +250,8 @@ class Trainer(CheckedAttributes):
         """
         self._refuse_average("fit")
         # A mistake in the shape of the data shows in the first update.
-        as_samples = hint_at_batches(train_data, applies=lambda: batch_size is not None and not self.updates)
+        makes_batches = batch_size is not None or isinstance(train_data, Loader)
+        as_samples = hint_at_batches(train_data, applies=lambda: makes_batches and not self.updates)
         with self.running(epochs, limit=limit), as_samples:
             loader = self.loader(train_data, batch_size)
             self._run.progress.eval_data = eval_data
@@ -378,7 +379,7 @@ class Trainer(CheckedAttributes):
         self._refuse_average("find_lr")
         if self._ranks is not None:
             raise not_on_ranks("find_lr")
-        with hint_at_batches(data, applies=lambda: batch_size is not None):
+        with hint_at_batches(data, applies=lambda: batch_size is not None or isinstance(data, Loader)):
             return find_lr(
                 self._run.session,
                 self._run.loaders,

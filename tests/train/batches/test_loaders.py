@@ -191,7 +191,20 @@ def test_batches_that_fit_reads_as_samples_are_mentioned_in_the_error(make, data
     with pytest.raises(AssertionError) as caught:
         make(step_fn=strict).fit(batches, epochs=1, batch_size=2)
     assert "look like batches" in "".join(caught.value.__notes__)
+    with pytest.raises(AssertionError) as caught:
+        make(step_fn=strict).fit(Loader(batches, 2), epochs=1)
+    assert "look like batches" in "".join(caught.value.__notes__)
     make(step_fn=strict).fit(batches, epochs=1)
+    make(step_fn=strict).fit(Loader(batches, None), epochs=1)
+
+
+def test_batches_that_fit_would_stack_silently_are_reported_once(make, data, capsys):
+    batches = [tuple(part[i : i + 5] for part in data) for i in range(0, 10, 5)]
+    make().fit(batches, epochs=2, batch_size=5)
+    assert capsys.readouterr().err.count("For a list of batches, pass batch_size=None") == 1
+    make().fit(batches, epochs=2)
+    make().fit([*zip(*data)], epochs=1, batch_size=5)
+    assert capsys.readouterr().err == ""
 
 
 def orders_of(run, num_epochs, new_loader, *, at_most=None):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
+from flodl.data import Loader
 from flodl.engine import shapes_in
 
 # The batch size of the training, or a default: the result of an evaluation does not depend on it.
@@ -33,12 +34,16 @@ def hint_at_batches(data: Any, *, applies: Callable[[], bool] | None = None) -> 
 
 
 def looks_like_batches(data: Any) -> bool:
-    """Return whether the data is a list whose items have several tensors with the same number of rows.
+    """Return whether the data, or the source of a loader of samples, is a list of batches, it seems.
+
+    The items of such a list have several tensors with the same number of rows.
 
     >>> import torch
     >>> looks_like_batches([(torch.zeros(4, 3), torch.zeros(4))]), looks_like_batches([(torch.zeros(3), 1)])
     (True, False)
     """
+    if isinstance(data, Loader):
+        data = None if data.batch_size is None else data.arguments()["source"]
     if not isinstance(data, list) or not data or not isinstance(data[0], tuple | list | dict):
         return False
     parts = data[0].values() if isinstance(data[0], dict) else data[0]
