@@ -141,7 +141,7 @@ def test_a_loop_may_leave_out_the_evaluation_of_its_first_epochs(make, data, tmp
                 trainer.step(batch)
     assert ["eval_loss" in row for row in trainer.history] == [False, False, True, True]
     notes = [entry.event.data["message"] for entry in read(tmp_path) if entry.event.kind == "alert"]
-    waiting = [note for note in notes if "epochs count for it if trainer.epoch has eval_data" in note]
+    waiting = [note for note in notes if "an epoch counts only if trainer.epoch gets eval_data" in note]
     assert len(waiting) == (3 if dry_pass else 0)
 
 

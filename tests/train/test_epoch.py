@@ -114,7 +114,7 @@ def test_metrics_without_data_for_an_evaluation_are_mentioned(make, data, capsys
     trainer = make(metrics={"zero": Zero()}, monitor=None)
     trainer.fit(data, epochs=1, batch_size=8)
     assert (
-        "no eval_data, so metrics ('zero') are computed by trainer.evaluate only" in capsys.readouterr().out
+        "no eval_data, so metrics ('zero') are computed only by trainer.evaluate" in capsys.readouterr().out
     )
     trainer.fit(data, epochs=2, batch_size=8, eval_data=data)
     assert "no eval_data" not in capsys.readouterr().out

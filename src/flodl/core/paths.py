@@ -129,7 +129,7 @@ def _is_part(one: str, other: str) -> bool:
 
 
 def did_you_mean(names: Iterable[str]) -> str:
-    """Return the question whether one of these names was meant, or "" without names.
+    """Return a question that asks whether one of these names was meant, or "" if there are none.
 
     >>> did_you_mean(["hidden", "output"]), did_you_mean([])
     ("Did you mean 'hidden' or 'output'?", '')

@@ -177,7 +177,7 @@ def _check_watched(run: Run, names: set[str], matrices: Collection[str]) -> None
         return
     waiting = [(who, name) for who, name in unknown if loop_decides and lacks_evaluation(name, names)]
     for who, name in waiting:
-        run.reports.note(f"{who} watches {name!r}: epochs count for it if trainer.epoch has eval_data")
+        run.reports.note(f"{who} watches {name!r}: an epoch counts only if trainer.epoch gets eval_data")
     for who, name in unknown:
         if (who, name) not in waiting:
             raise unknown_watched(who, name, names)

@@ -13,7 +13,7 @@ from flodl.optim import ScheduleBridge
 
 
 def learning_rate(optimizer: Optimizer) -> float:
-    """Return the learning rate, of several groups the highest."""
+    """Return the learning rate; with several groups, the highest."""
     return max(float(group["lr"]) for group in optimizer.param_groups)
 
 

@@ -306,7 +306,7 @@ class Run:
                 self.reports.warn(warning)
         if metrics := self.evaluator.metrics:
             names = ", ".join(map(repr, metrics))
-            self.reports.note(f"no eval_data, so metrics ({names}) are computed by trainer.evaluate only")
+            self.reports.note(f"no eval_data, so metrics ({names}) are computed only by trainer.evaluate")
 
     def report_values(self, judged: BatchValues) -> None:
         """Report once which named values depend on the batch size; some are decided after an epoch."""

@@ -112,7 +112,7 @@ def test_random_runs_over_lists_do_not_repeat_a_combination():
 
 
 def test_a_grid_with_another_number_of_runs_is_an_error():
-    with pytest.raises(SetupError, match="the grid has 2 runs, but 3 are asked for"):
+    with pytest.raises(SetupError, match="the grid has 2 runs, but 3 were requested"):
         make_search("grid", [Choices("a", (1, 2))], num_runs=3, seed=0)
 
 

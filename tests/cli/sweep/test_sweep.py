@@ -253,7 +253,7 @@ def test_an_option_of_the_sweep_after_the_command_says_where_it_belongs(sweep_pr
         (
             ["--presets", "run", "wide"],
             "`wide` is a preset or a script already, so presets cannot be swept on top of it. Leave out "
-            "`wide`: --presets are those of the program in ",
+            "`wide`: --presets refers to the presets of the program in ",
         ),
         (["--folder-option", "folder"], "the program has no option --folder for the folder of a run"),
         (["--search", "grid", "--runs", "2"], "the grid has 3 runs"),
@@ -272,7 +272,7 @@ def test_a_mistake_in_the_manifest_names_its_line(project, capfd):
     for sweep, message in [
         ("{over: {lrr: [1, 2]}}", "fdl.yml:2: sweep.over.lrr: the entry has no option --lrr. Did you mean"),
         ("{over: {hidden: [abc, 16]}}", "fdl.yml:2: sweep.over.hidden: 'abc' is not a valid int."),
-        ("{runs: 3, over: {lr: [1, 2]}}", "fdl.yml:2: the grid has 2 runs, but 3 are asked for."),
+        ("{runs: 3, over: {lr: [1, 2]}}", "fdl.yml:2: the grid has 2 runs, but 3 were requested."),
     ]:
         project(
             {"fdl.yml": f"entry: python train.py\nsweep: {sweep}\ncommands: {{run: {{training: {{}}}}}}\n"}

@@ -49,7 +49,7 @@ def test_samples_of_length_0_are_named(empty, told, is_list):
 
 
 def test_a_call_without_an_argument_says_what_the_model_takes():
-    with pytest.raises(StepFunctionError, match=r"The model takes \(x, lengths\): call it as in model\(x, l"):
+    with pytest.raises(StepFunctionError, match=r"The model takes \(x, lengths\): call it as model\(x, l"):
         new_step(lambda model, x, n, y: model(x).mean())(X, LENGTHS, LABELS)
 
 

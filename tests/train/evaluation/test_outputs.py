@@ -76,7 +76,7 @@ def test_a_wrong_call_of_the_model_inside_outputs_is_explained(make):
     told = str(caught.value)
     assert "missing 1 required positional argument: 'n', in outputs=<lambda>(model, x, n, y) at test" in told
     assert "the batch of the evaluation data is (float32 [4, 3], float32 [4], int64 [4])" in told
-    assert told.endswith("The model takes (x, n): call it as in model(x, n).")
+    assert told.endswith("The model takes (x, n): call it as model(x, n).")
 
 
 def test_a_torch_error_inside_outputs_is_explained(make):

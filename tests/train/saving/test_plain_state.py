@@ -104,16 +104,16 @@ def warnings(make, data, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("model", "names"),
     [
-        (lambda: Recurrent(), "'h' of the model, a plain tensor, which is in no save"),
+        (lambda: Recurrent(), "'h' of the model, a plain tensor, which is not saved"),
         (lambda: nn.Sequential(Recurrent()), "'0.h' of the model, a plain tensor"),
         (lambda: Recurrent(nn.LSTM), "'h' of the model, a plain tensor"),
-        (lambda: TwoParts(), "'h' and 'c' of the model, plain tensors, which are in no save"),
+        (lambda: TwoParts(), "'h' and 'c' of the model, plain tensors, which are not saved"),
         (lambda: Cached(remembers=True), "'past' of the model, a plain tensor"),
     ],
 )
 def test_a_hidden_state_that_is_not_a_buffer_is_reported_once(warnings, model, names):
     err = warnings(model())
-    assert err.count("in no save") == 1
+    assert err.count("not saved: a resumed run") == 1
     assert f"the step updates {names}" in err
 
 
@@ -125,13 +125,13 @@ def test_the_remedy_has_the_size_of_the_buffer(warnings):
     "model", [lambda: Recurrent(resets=True), Registered, Cached, Extra, lambda: nn.Linear(3, 1)]
 )
 def test_values_that_are_saved_or_that_no_later_step_uses_are_not_reported(warnings, model):
-    assert "in no save" not in warnings(model())
+    assert "not saved: a resumed run" not in warnings(model())
 
 
 def test_a_hidden_state_that_a_hook_saves_is_not_reported(warnings):
     model = Recurrent()
-    assert "in no save" not in warnings(model, hooks=[KeepsHidden(model)])
+    assert "not saved: a resumed run" not in warnings(model, hooks=[KeepsHidden(model)])
 
 
 def test_nothing_is_reported_without_saves(warnings):
-    assert "in no save" not in warnings(Recurrent(), saves=False)
+    assert "not saved: a resumed run" not in warnings(Recurrent(), saves=False)

@@ -234,7 +234,7 @@ class Centered(nn.Module):
 @pytest.mark.parametrize("is_buffer", [False, True])
 def test_a_running_mean_that_is_not_a_buffer_is_reported(fit, is_buffer):
     err = fit(model=Centered(is_buffer=is_buffer))
-    assert err.count("the step updates 'center' of the model, a plain tensor, which is in no save") == (
+    assert err.count("the step updates 'center' of the model, a plain tensor, which is not saved") == (
         not is_buffer
     )
     assert "'last'" not in err

@@ -125,7 +125,7 @@ def _report_better(newest: Bundle, chosen: Bundle, metric: str, mode: Mode) -> N
 
 
 def how_to_keep_best(metric: str, *, keep: str, save_every: int | None) -> str:
-    """Return how a run keeps its best epoch, which it did not.
+    """Return how to make a run keep its best epoch, after it did not.
 
     >>> how_to_keep_best("eval_loss", keep="best('eval_loss', 1, mode='min')", save_every=2)
     'Only epochs that are saved can be kept, and this run had save_every=2. save_every=1, the default, ...'

@@ -146,7 +146,7 @@ def _definition(
     if found.has_presets and kind is not Kind.PATH:
         raise SetupError(
             f"`{' '.join(path)}` is a preset or a script already, so presets cannot be swept on top of it. "
-            f"Leave out `{path[-1]}`: --presets are those of {_owner(path, entry)}."
+            f"Leave out `{path[-1]}`: --presets refers to the presets of {_owner(path, entry)}."
         )
     if not path and not found.has_presets:
         if DEFAULT not in manifest.commands.entries:

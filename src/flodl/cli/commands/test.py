@@ -24,7 +24,7 @@ MAX_WORKERS = 8  # each worker imports torch: beyond this, memory costs more tha
 # Collecting tests/hf imports transformers, which alone takes many seconds in each worker.
 QUICK = ["-m", "not slow and not gpu", "--ignore=tests/hf"]
 FUZZ = ["tests/fuzz", "-o", "timeout=0"]  # how long it takes is up to the caller
-# More failures than this have a cause that running the tests alone does not remove.
+# If more tests than this fail, running them alone would not fix the cause.
 MAX_REPEATED = 5
 
 
@@ -141,7 +141,7 @@ def _run_tests(selection: Sequence[str], root: Path) -> Outcome:
     failed = _failed_tests(root)
     if outcome.code == 0 or not parallel or not 0 < len(failed) <= MAX_REPEATED:
         return outcome
-    click.echo(f"{len(failed)} failed, and run again, one after the other:")
+    click.echo(f"{len(failed)} failed and will run again, one after the other:")
     again = _run("tests", ["pytest", *selection, "--last-failed"], root)
     passed = sorted(failed - _failed_tests(root)) if again.code in (0, 1) else []
     note = "; ".join([outcome.note, *(f"{name} failed and then passed alone" for name in passed)])

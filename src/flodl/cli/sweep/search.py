@@ -73,8 +73,8 @@ def make_search(
         found = GridSearch(space)
         if num_runs is not None and num_runs != found.num_runs:
             raise SetupError(
-                f"{runs_origin}: the grid has {found.num_runs} runs, but {num_runs} are asked for. Omit the "
-                "number of runs, or use the search random."
+                f"{runs_origin}: the grid has {found.num_runs} runs, but {num_runs} were requested. Omit the "
+                "number of runs, or use random search."
             )
         return found
     count = DEFAULT_RUNS if num_runs is None else num_runs

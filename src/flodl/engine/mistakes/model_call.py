@@ -18,7 +18,7 @@ def advice_for_call(told: str, model: nn.Module) -> str:
     """Return what the model takes, if it was called with other arguments; else "".
 
     >>> advice_for_call("Linear.forward() missing 1 required positional argument: 'input'", nn.Linear(2, 1))
-    'The model takes (input): call it as in model(input).'
+    'The model takes (input): call it as model(input).'
     """
     found = re.match(_WRONG_CALL, told)
     if found is None or found[1] != getattr(type(model).forward, "__qualname__", None):
@@ -30,7 +30,7 @@ def advice_for_call(told: str, model: nn.Module) -> str:
         if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
     ]
     taken = ", ".join(str(one).partition(":")[0] for one in parameters)
-    return f"The model takes ({taken}): call it as in model({', '.join(required)})."
+    return f"The model takes ({taken}): call it as model({', '.join(required)})."
 
 
 def advice_for_lengths(told: str, error: Exception) -> str:

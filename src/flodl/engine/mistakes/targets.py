@@ -57,7 +57,7 @@ def advice_for_targets(told: str, named: Named) -> str:
     if "index out of range in self" in told:
         return f"An index must be at least 0 and below the number of rows.{_range_of_indices(named)}"
     if "Subtraction, the `-` operator, with" in told and (bools := _names_of_bools(named)):
-        return f"A loss computes with numbers, and {bools[0]} is bool: pass {bools[0]}.float()."
+        return f"The loss needs numbers, but {bools[0]} is bool: pass {bools[0]}.float()."
     return _missing_dimension(told)
 
 

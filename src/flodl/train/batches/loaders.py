@@ -298,7 +298,7 @@ def check_several_epochs(loader: Loader) -> None:
         raise TrainError(
             "the training data is an iterator, such as a generator or zip(…), which is exhausted after one "
             "epoch. Pass something that can be iterated again, such as a list or an object with __iter__, "
-            "or train one epoch. Nothing was trained."
+            "or train for one epoch. Nothing was trained."
         )
 
 

@@ -53,7 +53,7 @@ def warm_up_never_ends(schedule: Any, *, total: int) -> str:
     return (
         f"the warm-up of the schedule has {schedule.warm} updates, and the run has only {total}: the "
         f"learning rate rises to {schedule.lr(total - 1):g} and never reaches {schedule.target:g}. Give "
-        f"{schedule!r} a smaller warm, or train more epochs."
+        f"{schedule!r} a smaller warm, or train for more epochs."
     )
 
 

@@ -56,7 +56,7 @@ def note_of(earlier: EarlierRun | None, session: Session) -> str:
     if earlier is None or session.updates or hash_of_weights(session.model) != earlier.weights:
         return ""
     return (
-        "another Trainer of this program has already trained this model object, for "
+        "another Trainer in this program has already trained this model object, for "
         f"{counted(earlier.updates, 'update')}: this run continues from those weights, with a new optimizer. "
         "To compare settings, create a new model for each run"
     )

@@ -82,7 +82,7 @@ def _warning(found: Sequence[PlainTensor], carried: Sequence[WrittenAttribute]) 
     names = [*(one.path for one in found), *(one.path for one in carried)]
     what = "a plain tensor, which is" if len(names) == 1 else "plain tensors, which are"
     return (
-        f"the step updates {' and '.join(map(repr, names))} of the model, {what} in no save: a resumed run "
+        f"the step updates {' and '.join(map(repr, names))} of the model, {what} not saved: a resumed run "
         f"would continue with {'its' if len(names) == 1 else 'their'} initial value. "
         f"{_remedy(names[0], found[0].tensor if found else carried[0].tensors)}"
     )
