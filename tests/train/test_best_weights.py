@@ -172,3 +172,17 @@ def test_another_model_is_refused(make, data, tmp_path):
     other = make(nn.Linear(3, 1), checkpoint_dir=tmp_path / "run")
     with pytest.raises(TrainError, match=r"the save has no 'weight'\. It belongs to a different model"):
         other.restore_best("loss")
+
+
+@pytest.mark.parametrize("monitor", [None, False])
+def test_a_resume_after_restore_best_says_that_it_replaces_those_weights(
+    make, data, tmp_path, capsys, monitor
+):
+    run(make, data, tmp_path / "run", keep=last(1) | best("eval_loss"))
+    capsys.readouterr()
+    model = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    again = make(model, checkpoint_dir=tmp_path / "run", keep=last(1) | best("eval_loss"), monitor=monitor)
+    step = again.restore_best().step
+    again.fit(data, epochs=5, batch_size=10, eval_data=data)
+    told = "".join(capsys.readouterr())
+    assert told.count(f"restore_best had loaded the weights of step {step}, which this replaces") == 1

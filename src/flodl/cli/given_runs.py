@@ -38,11 +38,16 @@ class GivenRuns:
 def find_given_runs(paths: Sequence[Path]) -> GivenRuns:
     """Return the runs at some paths. Raise for one that is neither a run nor a folder of runs.
 
-    A run without a readable line is an error, or left out with a note if its folder is named.
+    A run without a readable line is an error, or left out with a note if its folder is named. Of several
+    paths, as in `runs/*`, empty folders are left out too: a program that failed early leaves one.
     """
     from flodl.monitor.journal import find_runs, journal_file, read
 
     single, folders, runs = [], [], []
+    empty = [path for path in paths if path.is_dir() and not any(path.iterdir())]
+    if 0 < len(empty) < len(paths):
+        click.echo(f"left out, since they are empty: {', '.join(map(str, empty))}", err=True)
+        paths = [path for path in paths if path not in empty]
     for path in paths:
         inner = find_runs(path) if path.is_dir() else []
         if inner == [path] or not (inner or _is_sweep(path)):

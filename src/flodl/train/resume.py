@@ -115,6 +115,12 @@ def resume_run(
     notes = ["EarlyStopping starts counting from scratch"] if restarts else []
     if own_folder and isinstance(source, Path) and not bundle.path.is_relative_to(source):
         notes.append(f"its own folder takes precedence over {str(source)!r}")
+    best, session.start.restored_step = session.start.restored_step, None
+    if own_folder and best is not None and best != bundle.step:
+        notes.append(
+            f"restore_best had loaded the weights of step {best}, which this replaces; to train from those, "
+            "pass the bundle that restore_best returns as resume=… with another checkpoint_dir"
+        )
     if run.is_complete:
         if loader.seed != own_seed:
             found.append(f"the seed is now {own_seed}, was {loader.seed}")

@@ -311,10 +311,10 @@ class Run:
     def report_values(self, judged: BatchValues) -> None:
         """Report once which named values depend on the batch size; some are decided after an epoch."""
         self.progress.undecided = judged.undecided
-        for text, level in ((judged.warning, "warning"), (judged.note, "info")):
+        for text, report in ((judged.warning, self.reports.warn), (judged.note, self.reports.note)):
             if text and text not in self.reported:
                 self.reported.add(text)
-                self.reports.event("alert", message=text, level=level)
+                report(text)
 
     def when_begun(self, action: Callable[[], object]) -> None:
         """Call a function that changes the folder once the start is recorded."""

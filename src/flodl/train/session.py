@@ -35,6 +35,8 @@ class Start:
     record: Mapping[str, Any] | None = None
     earlier_record: Mapping[str, Any] = field(default_factory=dict)
     source: str | None = None
+    # The step of the save that restore_best has loaded.
+    restored_step: int | None = None
 
 
 @dataclass

@@ -216,3 +216,13 @@ def test_a_folder_inside_a_run_names_the_run(run):
     (run / "bundles").mkdir()
     with pytest.raises(MonitorError, match=r"bundles' is a folder of a run. Pass the run itself"):
         invoke(run / "bundles")
+
+
+def test_of_several_folders_empty_ones_are_left_out_with_a_note(run, tmp_path):
+    empty = tmp_path / "failed-early"
+    empty.mkdir()
+    done = invoke(empty, run, "--json")
+    assert done.exit_code == 0
+    assert f"left out, since they are empty: {empty}" in done.output
+    with pytest.raises(MonitorError, match="has no journal"):
+        invoke(empty, "--json")

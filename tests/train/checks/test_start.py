@@ -186,7 +186,7 @@ def test_a_schedule_that_ends_with_the_run_or_above_zero_is_not_reported_later(m
 def test_a_schedule_that_counts_batches_of_a_run_that_accumulates_is_reported(make, data, capsys, schedule):
     make(schedule=schedule, accumulate=5).fit(data, epochs=3, batch_size=2)
     told = capsys.readouterr().err
-    assert "the number of batches in the run, but with accumulate=5 the run has 6" in told
+    assert "batches, but with accumulate=5 only 6 updates" in told
     assert "needs 2 for each epoch, -(-len(loader) // 5)" in told
 
 

@@ -163,7 +163,7 @@ def schedule_counts_batches(schedule: Any, *, accumulate: int, num_batches: int,
 
     >>> from flodl.optim import CosineScheduler
     >>> schedule_counts_batches(CosineScheduler(0.1, 0.0, 192), accumulate=8, num_batches=64, epochs=3)[:64]
-    'the schedule is 192 updates long, the number of batches in the r'
+    'the schedule is 192 updates long and the run has 192 batches, bu'
     >>> schedule_counts_batches(CosineScheduler(0.1, 0.0, 24), accumulate=8, num_batches=64, epochs=3)
     ''
     """
@@ -174,8 +174,8 @@ def schedule_counts_batches(schedule: Any, *, accumulate: int, num_batches: int,
         return ""
     total = per_epoch * epochs
     return (
-        f"the schedule is {length} updates long, the number of batches in the run, but with "
-        f"accumulate={accumulate} the run has {total}, so it ends at a learning rate of "
+        f"the schedule is {length} updates long and the run has {batches} batches, but with "
+        f"accumulate={accumulate} only {total} updates, so it ends at a learning rate of "
         f"{schedule.lr(total - 1):g}. Schedules count "
         f"updates: {schedule!r} needs {per_epoch} for each epoch, -(-len(loader) // {accumulate})."
     )
