@@ -235,7 +235,7 @@ def test_lint_reports_options_and_values_of_a_sweep_that_the_entry_does_not_acce
     err = capsys.readouterr().err
     assert f"error: {folder}/fdl.yml:5: sweep.over.lrr: the entry has no option --lrr. Did you mean" in err
     assert f"error: {folder}/fdl.yml:6: sweep.over.lr: 'abc' is not a valid float." in err
-    assert f"error: {folder}/fdl.yml:3: the grid has 4 runs, but 3 are asked for." in err
+    assert f"error: {folder}/fdl.yml:3: the grid has 4 runs, but 3 were requested." in err
 
 
 def test_lint_leaves_the_sweep_of_a_script_to_the_script(project, capsys):

@@ -348,7 +348,7 @@ def test_a_fine_tuning_project_trains_predicts_and_passes_its_tests(work):
     assert "epoch 4/4" in shown
     lines = run("predict.py", "what a wonderful film !", "the acting is boring and flat .").splitlines()
     assert [line.split()[0] for line in lines] == ["positive", "negative"]
-    assert "16 passed" in run("-m", "pytest", "-q")
+    assert "18 passed" in run("-m", "pytest", "-q")
 
 
 @pytest.mark.slow
