@@ -16,6 +16,7 @@ from .program.precision import computing_in
 from .rehearsal import (
     carries_attributes,
     carries_state,
+    depends_on_last_step,
     rehearse,
     sandbox,
     starts_elsewhere,
@@ -55,6 +56,7 @@ __all__ = [
     "carries_state",
     "computing_in",
     "current_flags",
+    "depends_on_last_step",
     "enter_training",
     "explained",
     "find_non_finite",

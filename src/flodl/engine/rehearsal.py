@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from flodl.core import StepError
+from flodl.core.rng_state import preserve_rng_state
 
 from .batch.samples import num_samples
 from .modes import enter_training
@@ -159,8 +160,24 @@ def starts_elsewhere(
         with sandbox(step, *batch):
             for one in assigned:
                 one.assign()
-            losses.append(rehearse(step, batch)[0].detach().double())
-    return not torch.allclose(losses[0], losses[1], rtol=1e-5, atol=0.0, equal_nan=True)
+            losses.append(rehearse(step, batch)[0])
+    return _differ(losses)
+
+
+def depends_on_last_step(step: TrainStep, batch: tuple[Any, ...]) -> bool:
+    """Return whether a second step on a batch, with the same random numbers, has another loss."""
+    losses = []
+    with sandbox(step, *batch):
+        for _ in range(2):
+            with preserve_rng_state(step._body.device):
+                losses.append(rehearse(step, batch)[0])
+    return _differ(losses)
+
+
+def _differ(losses: Sequence[Tensor]) -> bool:
+    """Return whether two losses differ by more than rounding."""
+    one, other = (loss.detach().double() for loss in losses)
+    return not torch.allclose(one, other, rtol=1e-5, atol=0.0, equal_nan=True)
 
 
 def _shifted(tensor: Tensor) -> Tensor:
@@ -182,7 +199,7 @@ def _depends_on(
             if is_changed:
                 shift()
             loss, _ = rehearse(step, batch)
-            losses.append(loss.detach().double())
+            losses.append(loss)
             results.append([one.detach().clone() for one in current()])
     is_same = all(torch.equal(one, other) for one, other in zip(*results))
-    return not is_same and not torch.allclose(losses[0], losses[1], rtol=1e-5, atol=0.0, equal_nan=True)
+    return not is_same and _differ(losses)

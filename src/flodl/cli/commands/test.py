@@ -65,7 +65,7 @@ def command(*, quick: bool, fuzz: int | None, pytest_args: tuple[str, ...]) -> i
     same tests with a few cases each.
 
     Tests run in parallel, one file per core at a time. If at most five fail, they run again, one after
-    the other: the result is that of the second run, and the summary names the tests that passed only there.
+    the other: the second result counts, and the summary names tests that passed only then.
 
     With other arguments, only pytest runs, and receives them: `fdl test tests/graph -k loop -x`. Put --quick
     in front to skip slow tests there too.

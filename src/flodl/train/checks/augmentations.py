@@ -32,21 +32,22 @@ def unfit_augmentations(
             "are not those of the data itself. Leave that out of its augment; keep Normalize."
         )
     ours, theirs = (_normalize_of(one.arguments()["augment"]) for one in (train, evaluation))
-    one = ours or theirs
-    images, eval_images = (_images(each, one.of if one else None) for each in (batch, eval_batch))
-    if one is None:
+    normalize = ours or theirs
+    of = None if normalize is None else normalize.of
+    images, eval_images = _images(batch, of), _images(eval_batch, of)
+    if normalize is None:
         yield from _on_other_scales(images, eval_images)
-    elif theirs is None and _is_left_out(one, images, eval_images):
+    elif theirs is None and _is_left_out(normalize, images, eval_images):
         yield (
-            f"the training data is normalized by {one!r}, and the evaluation data is not: its first "
+            f"the training data is normalized by {normalize!r}, and the evaluation data is not: its first "
             "batch has the statistics of images before the normalization. Pass a loader with the same "
-            f"Normalize: eval_data=Loader(data, batch_size, shuffle=False, augment={one!r})."
+            f"Normalize: eval_data=Loader(data, batch_size, shuffle=False, augment={normalize!r})."
         )
-    elif ours is None and _is_left_out(one, eval_images, images):
+    elif ours is None and _is_left_out(normalize, eval_images, images):
         yield (
-            f"the evaluation data is normalized by {one!r}, and the training data is not: its first "
-            f"batch has the statistics of images before the normalization. Pass Loader(data, batch_size, "
-            f"augment={one!r}) as training data."
+            f"the evaluation data is normalized by {normalize!r}, and the training data is not: its first "
+            "batch has the statistics of images before the normalization. Pass Loader(data, batch_size, "
+            f"augment={normalize!r}) as training data."
         )
     elif ours is not None and theirs is not None and _is_other(ours, theirs, images, eval_images):
         yield (
@@ -131,8 +132,7 @@ def _is_left_out(normalize: Normalize, trained: Tensor | None, evaluated: Tensor
     if trained.shape[1] != channels or evaluated.shape[1] != channels:
         return False
     after, found = _statistics(trained), _statistics(evaluated)
-    mean, std = torch.tensor(normalize.mean).double(), torch.tensor(normalize.std).double()
-    before = torch.stack([after[0] * std + mean, after[1] * std])
+    before = _before(normalize, after)
     is_changed = (before - after).norm() > SMALLEST_CHANGE
     return bool(is_changed and (found - before).norm() * CLOSER < (found - after).norm())
 
@@ -144,13 +144,17 @@ def _is_other(ours: Normalize, theirs: Normalize, trained: Tensor | None, evalua
     if not trained.shape[1] == evaluated.shape[1] == len(ours.mean):
         return False
     expected, found = _statistics(trained), _statistics(evaluated)
-    mean, std, own_mean, own_std = (
-        torch.tensor(each).double() for each in (theirs.mean, theirs.std, ours.mean, ours.std)
-    )
-    before = torch.stack([found[0] * std + mean, found[1] * std])
-    same = torch.stack([(before[0] - own_mean) / own_std, before[1] / own_std])
+    mean, std = torch.tensor(ours.mean).double(), torch.tensor(ours.std).double()
+    before = _before(theirs, found)
+    same = torch.stack([(before[0] - mean) / std, before[1] / std])
     apart = (found - expected).norm()
     return bool(apart > SMALLEST_CHANGE and (same - expected).norm() * CLOSER < apart)
+
+
+def _before(normalize: Normalize, statistics: Tensor) -> Tensor:
+    """Return the statistics of images before their normalization."""
+    mean, std = torch.tensor(normalize.mean).double(), torch.tensor(normalize.std).double()
+    return torch.stack([statistics[0] * std + mean, statistics[1] * std])
 
 
 def _statistics(images: Tensor) -> Tensor:
