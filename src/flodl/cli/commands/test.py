@@ -59,7 +59,7 @@ class Outcome:
 def command(*, quick: bool, fuzz: int | None, pytest_args: tuple[str, ...]) -> int:
     """Check flodl itself: format, lint, types and the whole test suite.
 
-    Run `fdl test --quick` after each change; it takes less than three minutes on two cores.
+    Run `fdl test --quick` after each change; it takes about five minutes on two cores.
 
     Run `fdl test --fuzz 10000` after a change to code that parses files or requests. The whole suite runs the
     same tests with a few cases each.
