@@ -21,7 +21,7 @@ LAYOUT_OPTIONS: dict[Layout | None, dict[str, Any]] = {
     "as given": {"layout_optimization": False},
     "channels last": {"layout_optimization": True, "force_layout_optimization": True},
 }
-_ROUNDS = 5
+ROUNDS = 5
 # A smaller gain may be chance, measured during training on the same device.
 _CLEARLY = 1.05
 
@@ -77,8 +77,16 @@ def candidate_layouts(body: StepBody) -> tuple[Layout | None, ...]:
 def pick_fastest(runs: Mapping[Layout | None, Callable[[], float]]) -> LayoutChoice:
     """Run each one a few times in turns, and return the one with the shortest time."""
     times_s: dict[Layout | None, float] = {}
-    for _ in range(_ROUNDS if len(runs) > 1 else 0):
+    for _ in range(ROUNDS if len(runs) > 1 else 0):
         for layout, run in runs.items():
             times_s[layout] = min(run(), times_s.get(layout, float("inf")))
-    fastest = min(times_s, key=times_s.__getitem__) if times_s else next(iter(runs))
-    return LayoutChoice(fastest, times_s)
+    return fastest(times_s) if times_s else LayoutChoice(next(iter(runs)), {})
+
+
+def fastest(times_s: Mapping[Layout | None, float]) -> LayoutChoice:
+    """Return the layout with the shortest time.
+
+    >>> fastest({"as given": 0.002, "channels last": 0.001}).layout
+    'channels last'
+    """
+    return LayoutChoice(min(times_s, key=times_s.__getitem__), times_s)

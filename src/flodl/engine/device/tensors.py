@@ -61,6 +61,31 @@ def _bytes(tensor: Tensor) -> Tensor:
     return tensor.contiguous().reshape(-1, 1).view(torch.uint8)
 
 
+# Elements that are converted to double precision at a time: a whole tensor would need several times its
+# memory.
+_PIECE = 1 << 22
+
+
+def square_sum(tensor: Tensor, minus: Tensor | None = None) -> Tensor:
+    """Return the sum of squares of a tensor, or of its difference from another, in double precision.
+
+    >>> square_sum(torch.tensor([3.0, 4.0])), square_sum(torch.tensor([3.0, 4.0]), torch.tensor([2.0, 4.0]))
+    (tensor(25., dtype=torch.float64), tensor(1., dtype=torch.float64))
+    """
+    if tensor.numel() <= _PIECE or tensor.layout is not torch.strided:
+        return _square_sum(tensor, minus)
+    pieces = torch.split(tensor.reshape(-1), _PIECE)
+    if minus is None:
+        return torch.stack([_square_sum(piece, None) for piece in pieces]).sum()
+    others = torch.split(minus.reshape(-1), _PIECE)
+    return torch.stack([_square_sum(*pair) for pair in zip(pieces, others, strict=True)]).sum()
+
+
+def _square_sum(tensor: Tensor, minus: Tensor | None) -> Tensor:
+    numbers = widened(tensor) if minus is None else widened(tensor) - widened(minus)
+    return numbers.abs().square().sum()
+
+
 def widened(tensor: Tensor) -> Tensor:
     """Return a tensor in double precision, as complex128 if it is complex."""
     return tensor.to(torch.complex128) if tensor.is_complex() else tensor.double()

@@ -15,6 +15,7 @@ from flodl.observe import LastValues
 from ..device.tensors import same_bits, widened
 from ..errors import NotCapturable
 from ..program.program import StepBody
+from .copies import copies_of
 from .reachable_state import ReachableState
 
 
@@ -26,16 +27,12 @@ class Snapshot:
 
     def __init__(self, body: StepBody, batch: Any = (), copy_large: Collection[Tensor] = ()) -> None:
         self._live = live_state(body)
-        self.tensors = {name: tensor.clone() for name, tensor in self._live.items()}
+        updated = updated_state(body)
+        others = {name: tensor.clone() for name, tensor in self._live.items() if name not in updated}
+        self.tensors = {**copies_of(updated), **others}
         self._flags = [(tensor, tensor.clone()) for tensor in (body.bad, body.updater.grad_norm)]
         self._rng = RngState.capture(body.device)
-        self.reachable = ReachableState(
-            body.model,
-            (body.step_fn, batch),
-            exclude=(body.optimizer,),
-            copied=(*body.parameters, *body.model.buffers()),
-            copy_large=copy_large,
-        )
+        self.reachable = reached_by(body, batch, copy_large)
         self._device = body.device
         self._numbers = [
             (holder, name, value)
@@ -44,7 +41,7 @@ class Snapshot:
             for name, value in holder.items()
             if isinstance(value, int | float)
         ]
-        self._changed_by_update = updated_state(body)
+        self._changed_by_update = updated
         self._buffers = [
             (module, key, buffer)
             for module in body.model.modules()
@@ -100,21 +97,23 @@ class Snapshot:
             if tensor.is_leaf and tensor.grad is not None and id(tensor) not in own
         ]
 
-    def first_difference(self, other: Snapshot, *, updated: bool = True) -> str | None:
-        """Name the first tensor that differs between two snapshots, and by how much.
+    def first_difference_now(self, body: StepBody, *, updated: bool = True) -> str | None:
+        """Name the first tensor that differs at present, and by how much.
 
-        If only one of them was `updated`, leave out what an update changes.
+        If the step has not been `updated` since, or only since, leave out what an update changes.
         """
-        for name, mine in self.tensors.items():
+        now = live_state(body)
+        for name, saved in self.tensors.items():
             if not updated and name in self._changed_by_update:
                 continue
-            theirs = other.tensors.get(name)
-            if theirs is None:
+            tensor = now.get(name)
+            if tensor is None:
                 return f"{name} exists in one run only"
-            if not same_bits(mine, theirs):
-                gap = (widened(mine) - widened(theirs)).abs().max().item()
+            mine = saved.to(tensor.device)
+            if not same_bits(mine, tensor):
+                gap = (widened(mine) - widened(tensor)).abs().max().item()
                 return f"{name} is off by {gap:.3g}"
-        if not self._rng.same_on_cuda(other._rng):
+        if not self._rng.same_on_cuda(RngState.capture(self._device)):
             return "the random state of the device differs"
         return None
 
@@ -122,10 +121,21 @@ class Snapshot:
 def _restore_tensor(tensor: Tensor, saved: Tensor) -> None:
     """Write a copy back; a tensor with overlapping elements (`expand`) must not have changed."""
     if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape)):
-        if not same_bits(tensor, saved):
+        if not same_bits(tensor, saved.to(tensor.device)):
             raise NotCapturable("it changes a tensor whose elements share memory (expand)")
     else:
-        tensor.copy_(saved)
+        tensor.copy_(saved, non_blocking=True)
+
+
+def reached_by(body: StepBody, batch: Any, copy_large: Collection[Tensor]) -> ReachableState:
+    """Return what a step reaches besides parameters, buffers and its optimizer."""
+    return ReachableState(
+        body.model,
+        (body.step_fn, batch),
+        exclude=(body.optimizer,),
+        copied=(*body.parameters, *body.model.buffers()),
+        copy_large=copy_large,
+    )
 
 
 def live_state(body: StepBody) -> dict[str, Tensor]:

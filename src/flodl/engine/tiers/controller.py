@@ -19,6 +19,7 @@ from ..program.program import StepBody
 from ..program.runner import Micro, Phase, SplittingRunner
 from ..report import Cause, Journal
 from ..settings import Tier
+from ..state.copies import free_memory
 from ..verify.failure import StepFailed, TrialFailure, explain_failure
 from ..verify.trial import Trial
 from .inspection import Inspection
@@ -367,6 +368,7 @@ class TierController:
         if trial.tier == "compiled":
             self._compilation.confirm()
         self._switch_to(Standing(candidate, trial.tier, trial.summary), Cause.PROMOTED, step)
+        free_memory(self._body.device)
 
     def _recordings_kept(self, candidate: Runner) -> RecordedRunner | None:
         """Return the recordings that keep serving other shapes next to a compiled step, if there are any."""
@@ -396,11 +398,13 @@ class TierController:
         attempts.num_disturbed += 1
         attempts.num_windows = 0
         self._trial = None
+        free_memory(self._body.device)
         self._journal.add(step, self._current.tier, Cause.RETRY, f"{reason}; it is tried again later")
 
     def _give_up(self, reason: str, step: int, *, may_compile: bool) -> None:
         """Stay on the current tier; where a compiled step was requested and fails, capture may still work."""
         failed, self._trial = self._trial, None
+        free_memory(self._body.device)
         self.tiers_ahead = self.tiers_ahead[1:]
         if failed is not None and failed.tier == "compiled":
             self._compilation.retract()

@@ -11,6 +11,7 @@ from ..program.outcome import Outcome
 from ..program.program import StepBody
 from ..program.runner import EagerRunner, Micro
 from ..settings import Tier
+from ..state.copies import free_memory
 from ..state.snapshot import Snapshot
 from ..verify.candidate import compile_by_running, learn
 from ..verify.distances import WindowOutputs
@@ -66,6 +67,8 @@ def record_another(
         difference = NO_MEMORY
     finally:
         after.restore()
+    del before, after
+    free_memory(body.device)
     if difference is not None:
         runner.forget(micro)
     return outcome, difference

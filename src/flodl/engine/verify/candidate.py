@@ -12,7 +12,7 @@ import torch
 from ..capture.conditions import as_recorded, can_record
 from ..capture.recording import rehearse
 from ..capture.runner import RecordedRunner, Runner
-from ..compile.memory_format import Layout, LayoutChoice, candidate_layouts, pick_fastest
+from ..compile.memory_format import ROUNDS, Layout, LayoutChoice, candidate_layouts, fastest
 from ..compile.runner import CompiledRunner, compile_program
 from ..device.error_text import error_summary
 from ..device.timing import now_s
@@ -105,6 +105,7 @@ class CandidateBuilder:
         if self._tier != "compiled":
             return self._runner(self._body)
         candidates: dict[Layout | None, Runner] = {}
+        times_s: dict[Layout | None, float] = {}
         layouts = candidate_layouts(self._body) if self._layout is None else (self._layout.layout,)
         bodies = compile_program(self._body, tune=self._tune, layouts=layouts)
         for layout, body in bodies.items():
@@ -115,18 +116,20 @@ class CandidateBuilder:
                     copies = [as_recorded(micro) for micro in window]
                     rehearse(partial(rerun, EagerRunner(body), copies, updates=self._updates))
                 candidates[layout] = self._runner(body)
-                before.restore()
-                self._learn(candidates[layout], window, before)
+                if len(bodies) == 1:
+                    break
+                times_s[layout] = self._time(candidates[layout], window, before)
+                # Recorded again if it is the fastest: two recordings at a time need twice the memory.
+                candidates[layout] = self._runner(body)
             except (NotCapturable, GuardFailed):
                 candidates.pop(layout, None)
                 if layout == list(bodies)[-1] and not candidates:
                     raise
-        timers = {layout: partial(self._time, r, window, before) for layout, r in candidates.items()}
-        choice = pick_fastest(timers)
         before.restore()
-        if choice.times_s:
-            self._layout = choice
-        return candidates[choice.layout]
+        if len(times_s) > 1:
+            self._layout = fastest(times_s)
+            return candidates[self._layout.layout]
+        return next(iter(candidates.values()))
 
     def _runner(self, body: StepBody) -> Runner:
         if self._body.device.type != "cuda":
@@ -135,10 +138,16 @@ class CandidateBuilder:
         return RecordedRunner(body, update_inside=self._updates, update_apart=apart)
 
     def _time(self, runner: Runner, window: list[Micro], before: Snapshot) -> float:
+        """Return the shortest of a few times of a runner, in seconds per micro-batch."""
         before.restore()
-        started = now_s(self._body.device)
-        rerun(runner, window, updates=self._updates)
-        return (now_s(self._body.device) - started) / len(window)
+        self._learn(runner, window, before)
+        times_s = []
+        for _ in range(ROUNDS):
+            before.restore()
+            started = now_s(self._body.device)
+            rerun(runner, window, updates=self._updates)
+            times_s.append((now_s(self._body.device) - started) / len(window))
+        return min(times_s)
 
 
 def learn(runner: Runner, micro: Micro, before: Snapshot, *, updates: bool) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from ..device.tensors import same_bits, widened
+from ..device.tensors import same_bits, square_sum
 from ..device.torch_flags import convolutions_without_tf32, matmul_tf32
 from ..program.program import StepBody
 
@@ -35,9 +35,9 @@ def relative_difference(one: Gradients, other: Gradients) -> float:
     """
     if [grad is None for grad in one] != [grad is None for grad in other]:
         return math.inf
-    pairs = [(widened(a), widened(b)) for a, b in zip(one, other) if a is not None and b is not None]
-    apart = torch.stack([(a - b).abs().square().sum() for a, b in pairs]).sum().sqrt()
-    size = torch.stack([a.abs().square().sum() for a, _ in pairs]).sum().sqrt()
+    pairs = [(a, b) for a, b in zip(one, other) if a is not None and b is not None]
+    apart = torch.stack([square_sum(a, b) for a, b in pairs]).sum().sqrt()
+    size = torch.stack([square_sum(a) for a, _ in pairs]).sum().sqrt()
     return float(apart / size.clamp_min(1e-30))
 
 

@@ -14,7 +14,7 @@ from ..capture.runner import Runner
 from ..device.autograd_history import has_live_history
 from ..program.program import StepBody
 from ..program.runner import EagerRunner, Micro
-from ..state.snapshot import Snapshot, live_state
+from ..state.snapshot import Snapshot, live_state, reached_by
 from .distances import MAX_FLOAT64_DISTANCE, Values, WindowOutputs, WindowResult
 from .float64 import in_float64
 from .gradients import Gradients, copy_gradients, full_float32
@@ -92,11 +92,11 @@ class Reruns:
         """Restore what only this run changes; the snapshots cover what the real run changed."""
         body = self._body
         before.restore()
-        saved = Snapshot(body, [micro.batch for micro in window], body.side_effects.written)
+        saved = reached_by(body, [micro.batch for micro in window], body.side_effects.written)
         try:
             yield
         finally:
-            saved.reachable.restore()
+            saved.restore()
 
     def run(self, runner: EagerRunner, before: Snapshot, window: list[Micro]) -> WindowResult:
         """Run the window once more with a runner."""

@@ -144,7 +144,8 @@ class Trial:
 
     def _rehearse(self, micro: Micro) -> Outcome:
         """Run a micro-batch eagerly under the rules of a recording; undo it if it breaks them."""
-        before = Snapshot(self._body, micro.batch)
+        # At the start of a window, its snapshot is that of this moment.
+        before = self._before if micro.opens and self._before else Snapshot(self._body, micro.batch)
         accumulated = None if micro.opens else copy_gradients(self._body)
         try:
             outcome = rehearse(lambda: self._eager.run_without_update(micro))

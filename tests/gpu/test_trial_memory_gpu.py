@@ -1,0 +1,117 @@
+"""A trial needs little more memory than eager training, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from flodl import TrainStep
+from flodl.engine.state import copies
+from flodl.engine.state.copies import copies_of
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+
+class Classifier(nn.Module):
+    """A wide model: its state is about as large as its activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = [1024, 4096, 4096, 4096, 10]
+        self.layers = nn.ModuleList(nn.Linear(n, m) for n, m in zip(widths, widths[1:]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = nn.functional.gelu(layer(x))
+        return x
+
+
+class Images(nn.Module):
+    """A convolutional model, which is compiled for two memory formats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(1, 64, 3, padding=1), nn.GELU(), nn.Conv2d(64, 64, 3, padding=1), nn.GELU()
+        )
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x.view(-1, 1, 32, 32)).mean((2, 3)))
+
+
+def peak_of(model_class: type[nn.Module], batch_size: int, *, tier: str) -> tuple[int, int]:
+    """Train until the tier is reached; return the peak and what stays, in bytes."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    start = torch.cuda.memory_reserved()
+    torch.manual_seed(0)
+    model = model_class().cuda()
+    x, y = torch.randn(batch_size, 1024, device="cuda"), torch.randint(10, (batch_size,), device="cuda")
+    step = TrainStep(
+        model,
+        torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True),
+        lambda model, x, y: cross_entropy(model(x), y),
+        clip_norm=1.0,
+        tier=tier,
+    )
+    for _ in range(20):
+        step(x, y)
+    assert step.tier == tier, step.report().reason
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_reserved() - start, torch.cuda.memory_reserved() - start
+
+
+@pytest.mark.parametrize("tier", ["captured", "compiled"])
+@pytest.mark.parametrize("model_class, batch_size", [(Classifier, 16384), (Images, 256)])
+def test_a_trial_needs_little_more_memory_than_eager(
+    model_class: type[nn.Module], batch_size: int, tier: str
+) -> None:
+    eager, _ = peak_of(model_class, batch_size, tier="eager")
+    peak, kept = peak_of(model_class, batch_size, tier=tier)
+    assert peak <= 1.3 * eager
+    assert kept <= 1.05 * eager
+
+
+def test_large_states_are_copied_to_the_host_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copies, "MAX_DEVICE_BYTES", 0)
+    state = {
+        "matrix": torch.randn(64, 32, device="cuda"),
+        "images": torch.randn(2, 3, 4, 5, device="cuda").to(memory_format=torch.channels_last),
+        "number": torch.tensor(3.0, device="cuda"),
+        "host": torch.ones(2),
+    }
+    copied = copies_of(state)
+    assert {name: copy.device.type for name, copy in copied.items()} == dict.fromkeys(state, "cpu")
+    for name, tensor in state.items():
+        assert torch.equal(copied[name], tensor.cpu())
+        assert copied[name].stride() == tensor.stride()
+        assert copied[name].data_ptr() != tensor.data_ptr()
+
+
+@pytest.mark.parametrize("tier", ["captured", "compiled"])
+def test_a_trial_with_copies_on_the_host_changes_no_numbers(
+    tier: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def losses() -> list[float]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.1), nn.Linear(16, 1)).cuda()
+        step = TrainStep(
+            model, torch.optim.Adam(model.parameters(), lr=1e-2), lambda m, x: m(x).square().mean(), tier=tier
+        )
+        x = torch.randn(32, 8, device="cuda")
+        found = [step(x).item() for _ in range(12)]
+        assert step.tier == tier, step.report().reason
+        return found
+
+    expected = losses()
+    monkeypatch.setattr(copies, "MAX_DEVICE_BYTES", 0)
+    assert losses() == expected
