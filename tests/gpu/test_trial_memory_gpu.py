@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ class Classifier(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         widths = [1024, 4096, 4096, 4096, 10]
-        self.layers = nn.ModuleList(nn.Linear(n, m) for n, m in zip(widths, widths[1:]))
+        self.layers = nn.ModuleList(nn.Linear(n, m) for n, m in itertools.pairwise(widths))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
@@ -71,7 +72,7 @@ def peak_of(model_class: type[nn.Module], batch_size: int, *, tier: str) -> tupl
 
 
 @pytest.mark.parametrize("tier", ["captured", "compiled"])
-@pytest.mark.parametrize("model_class, batch_size", [(Classifier, 16384), (Images, 256)])
+@pytest.mark.parametrize(("model_class", "batch_size"), [(Classifier, 16384), (Images, 256)])
 def test_a_trial_needs_little_more_memory_than_eager(
     model_class: type[nn.Module], batch_size: int, tier: str
 ) -> None:
