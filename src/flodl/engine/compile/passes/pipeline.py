@@ -30,6 +30,7 @@ from .mutated_buffers import CloneMutatedBuffers
 from .padding import AlignMatmuls
 from .row_order import MatmulInStorageOrder
 from .weight_casts import CastWeightsTogether
+from .weight_gradients import WeightGradientsInFloat32
 
 _aten = torch.ops.aten
 # For a larger result, a separate addition moves more memory than the slower kernel costs.
@@ -133,7 +134,7 @@ def inductor_options(*, tune: str | None = None) -> dict[str, Any]:
         "joint_custom_post_pass": CloneMutatedBuffers(),
         "post_grad_custom_pre_pass": PassSequence(MergeMatmulSums(), MergeRowSums()),
         "post_grad_custom_post_pass": PassSequence(
-            DecomposeAddmm(_LARGE_BYTES), *matmul_passes, CastWeightsTogether()
+            WeightGradientsInFloat32(), DecomposeAddmm(_LARGE_BYTES), *matmul_passes, CastWeightsTogether()
         ),
     }
 

@@ -1,0 +1,95 @@
+"""Matmuls of weight gradients write float32."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.fx import Graph
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from flodl.engine.compile.passes.weight_gradients import WeightGradientsInFloat32
+
+aten = torch.ops.aten
+cast = torch.ops.prims.convert_element_type.default
+pytestmark = pytest.mark.usefixtures("passes_on_cpu")
+
+
+def changed(program, *inputs: Tensor) -> int:
+    """Trace a program and rewrite its graph; return how many matmuls write float32 now."""
+    traced = make_fx(program, tracing_mode="fake")(*inputs)
+    WeightGradientsInFloat32()(traced.graph)
+    traced.graph.lint()
+    traced.recompile()
+    for ours, theirs in zip(traced(*inputs), program(*inputs), strict=True):
+        assert ours.dtype == theirs.dtype
+        assert ours.stride() == theirs.stride()
+        torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-2)
+    return len(traced.graph.find_nodes(op="call_function", target=torch.ops.flodl.mm_to_float32.default))
+
+
+def matrix(*shape: int) -> Tensor:
+    return torch.randn(shape, dtype=torch.bfloat16, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def test_a_weight_gradient_is_written_in_float32() -> None:
+    def program(x: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
+        return (cast(aten.mm(aten.permute(grad, [1, 0]), x), torch.float32),)
+
+    assert changed(program, matrix(32, 8), matrix(32, 6)) == 1
+
+
+def test_views_in_between_and_after_it_are_kept() -> None:
+    def program(x: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
+        product = aten.mm(aten.permute(grad, [1, 0]), x)
+        return (aten.permute(cast(aten.slice(product, 0, 0, 5), torch.float32), [1, 0]),)
+
+    assert changed(program, matrix(32, 8), matrix(32, 6)) == 1
+
+
+def test_results_that_are_used_further_are_left_alone() -> None:
+    def logits(x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        return (cast(aten.mm(x, aten.permute(weight, [1, 0])), torch.float32),)
+
+    def summed(x: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
+        return (cast(aten.mm(aten.permute(grad, [1, 0]), x), torch.float32) + 1,)
+
+    def read_twice(x: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
+        product = aten.mm(aten.permute(grad, [1, 0]), x)
+        return cast(product, torch.float32), product + 1
+
+    assert changed(logits, matrix(32, 8), matrix(6, 8)) == 0
+    assert changed(summed, matrix(32, 8), matrix(32, 6)) == 0
+    assert changed(read_twice, matrix(32, 8), matrix(32, 6)) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # torch's compiler
+def test_a_compiled_step_with_autocast_has_the_gradients_of_eager() -> None:
+    """Through the whole compiler, on a CPU."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+    x = torch.randn(64, 8)
+    num_calls: list[int] = []
+
+    class Counted(WeightGradientsInFloat32):
+        def __call__(self, graph: Graph) -> None:
+            super().__call__(graph)
+            target = torch.ops.flodl.mm_to_float32.default
+            num_calls.append(len(graph.find_nodes(op="call_function", target=target)))
+
+        def uuid(self) -> None:
+            """Keep the graph out of torch's cache on disk, from which it would come without the pass."""
+
+    options = {"post_grad_custom_post_pass": Counted()}
+    compiled = torch.compile(lambda x: model(x).float().square().mean(), dynamic=False, options=options)
+    found: list[list[Tensor]] = []
+    for run in (compiled, lambda x: model(x).float().square().mean()):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = run(x)
+        loss.backward()
+        found.append([parameter.grad.clone() for parameter in model.parameters()])
+    for ours, theirs in zip(*found):
+        torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-2)
+    assert num_calls[-1] == 2
