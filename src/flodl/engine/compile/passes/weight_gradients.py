@@ -1,4 +1,4 @@
-"""A graph pass: weight gradients of a mixed-precision step are written in float32; imported only to compile."""
+"""A graph pass: weight gradients of a mixed-precision step in float32; imported only to compile."""
 
 from __future__ import annotations
 
