@@ -63,7 +63,7 @@ def _bytes(tensor: Tensor) -> Tensor:
 
 # Elements that are converted to double precision at a time: a whole tensor would need several times its
 # memory.
-_PIECE = 1 << 22
+ELEMENTS_AT_ONCE = 1 << 22
 
 
 def square_sum(tensor: Tensor, minus: Tensor | None = None) -> Tensor:
@@ -72,12 +72,12 @@ def square_sum(tensor: Tensor, minus: Tensor | None = None) -> Tensor:
     >>> square_sum(torch.tensor([3.0, 4.0])), square_sum(torch.tensor([3.0, 4.0]), torch.tensor([2.0, 4.0]))
     (tensor(25., dtype=torch.float64), tensor(1., dtype=torch.float64))
     """
-    if tensor.numel() <= _PIECE or tensor.layout is not torch.strided:
+    if tensor.numel() <= ELEMENTS_AT_ONCE or tensor.layout is not torch.strided:
         return _square_sum(tensor, minus)
-    pieces = torch.split(tensor.reshape(-1), _PIECE)
+    pieces = torch.split(tensor.reshape(-1), ELEMENTS_AT_ONCE)
     if minus is None:
         return torch.stack([_square_sum(piece, None) for piece in pieces]).sum()
-    others = torch.split(minus.reshape(-1), _PIECE)
+    others = torch.split(minus.reshape(-1), ELEMENTS_AT_ONCE)
     return torch.stack([_square_sum(*pair) for pair in zip(pieces, others, strict=True)]).sum()
 
 
