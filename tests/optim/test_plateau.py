@@ -67,6 +67,27 @@ def test_a_saved_plateau_continues_as_if_never_stopped(mode, seen):
     assert [resumed.observe(metric) for metric in later] == [straight.observe(metric) for metric in later]
 
 
+def test_the_decays_so_far_apply_to_another_base_and_stop_at_the_minimum():
+    saved = PlateauScheduler(0.1, 1, 0.5)
+    for _ in range(3):
+        saved.observe(1.0)
+    for other, rate in (
+        (PlateauScheduler(0.4, 1, 0.5), 0.1),
+        (PlateauScheduler(0.1, 1, 0.5, 0.05), 0.05),
+    ):
+        other.load_state_dict(saved.state_dict())
+        assert other.lr() == pytest.approx(rate)
+
+
+def test_the_best_value_of_another_mode_is_forgotten(capsys):
+    saved = PlateauScheduler(0.1, 1, 0.5)
+    saved.observe(1.0)
+    other = PlateauScheduler(0.1, 1, 0.5, mode="max")
+    other.load_state_dict(saved.state_dict())
+    assert other.observe(0.5) == 0.1
+    assert "mode is now 'max', so the best value so far is forgotten" in "".join(capsys.readouterr())
+
+
 def test_a_state_of_something_else_is_rejected():
     with pytest.raises(
         ScheduleError, match=r"the state has no 'best', 'wait', only \['lr'\]\. Load the result of Plateau"

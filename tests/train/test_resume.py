@@ -14,7 +14,7 @@ from flodl import Loader, Trainer
 from flodl.checkpoint import every, last, list_bundles, load_checkpoint, save_bundle
 from flodl.core import CheckpointError, CursorError, TrainError
 from flodl.monitor import read
-from flodl.optim import CosineScheduler, StepDecay
+from flodl.optim import CosineScheduler, PlateauScheduler, StepDecay
 from flodl.train import EarlyStopping, ReduceOnPlateau
 
 
@@ -108,7 +108,68 @@ def test_a_rate_changed_by_a_hook_is_reported_only_if_the_program_sets_a_differe
     assert resumed(2, 0.1)[0].endswith("epoch 1")
     assert resumed(3, 0.1)[0].endswith("epoch 2")
     assert resumed(4, 0.3)[0].endswith("; the optimizer continues with its saved lr of 0.0125, not 0.3")
-    assert resumed(5, 0.3)[0].endswith("epoch 4")
+    assert resumed(5, 0.3)[0].endswith("; the optimizer continues with its saved lr of 0.00625, not 0.3")
+    assert resumed(6, 0.1)[0].endswith("epoch 5")
+
+
+@pytest.mark.parametrize("from_other", [False, True])
+def test_an_optimizer_setting_that_is_ignored_is_reported_at_every_start(
+    make, data, tmp_path, from_other, capsys
+):
+    def start(folder, epochs, decay, **how):
+        optimizer = functools.partial(torch.optim.SGD, lr=0.1, weight_decay=decay)
+        make(checkpoint_dir=tmp_path / folder, optimizer=optimizer).fit(
+            data, epochs=epochs, batch_size=8, **how
+        )
+        return "continues with its saved weight_decay of 0, not 0.1" in "".join(capsys.readouterr())
+
+    assert not start("first", 1, 0.0)
+    folder, how = ("second", {"resume": tmp_path / "first"}) if from_other else ("first", {})
+    assert start(folder, 2, 0.1, **how)
+    assert [start(folder, epochs, 0.1, **how) for epochs in (3, 3)] == [True, True]  # also when finished
+    assert not start(folder, 4, 0.0, **how)
+
+
+def test_frozen_parts_that_are_restored_as_saved_are_reported_at_every_start(make, data, tmp_path, capsys):
+    def start(epochs, *, freezes):
+        trainer = make(checkpoint_dir=tmp_path)
+        trainer.model[0].bias.requires_grad_(not freezes)
+        trainer.fit(data, epochs=epochs, batch_size=8)
+        return "0.bias is trainable, as it was saved" in "".join(capsys.readouterr())
+
+    assert [start(1, freezes=False), start(2, freezes=True), start(3, freezes=True)] == [False, True, True]
+
+
+def test_a_changed_ratio_of_the_rates_of_groups_is_reported_with_a_schedule(make, data, tmp_path, capsys):
+    def start(epochs, body):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 1))
+        groups = [{"params": model[0].parameters(), "lr": body}, {"params": model[1].parameters()}]
+        settings = {"optimizer": torch.optim.SGD(groups, lr=0.1), "schedule": CosineScheduler(0.1, 0.01, 100)}
+        trainer = make(model, checkpoint_dir=tmp_path, **settings)
+        trainer.fit(data, epochs=epochs, batch_size=8)
+        small, large = (group["lr"] for group in trainer.optimizer.param_groups)
+        assert small / large == pytest.approx(0.1)
+        return "".join(capsys.readouterr())
+
+    assert start(1, 0.01) == start(2, 0.01) == ""
+    said = "saved lr of 0.1 times the schedule, not 0.5 times, for a parameter group"
+    assert all(said in start(epochs, 0.05) for epochs in (3, 4, 4))
+
+
+def test_a_changed_base_of_a_plateau_schedule_applies(make, data, tmp_path, capsys):
+    def stuck(model, x, y):
+        return 0 * model(x).mean() + 1
+
+    def rates(epochs, base):
+        schedule = PlateauScheduler(base, patience=1, factor=0.5)
+        trainer = make(None, stuck, checkpoint_dir=tmp_path, schedule=schedule)
+        result = trainer.fit(data, epochs=epochs, batch_size=8)
+        return [row["lr"] for row in result.history]
+
+    assert rates(2, 0.1) == [0.1, 0.05]  # the rates after the epochs
+    assert rates(3, 0.01) == pytest.approx([0.1, 0.05, 0.0025])
+    assert "schedule is now" in "".join(capsys.readouterr())
 
 
 def test_the_saved_state_of_a_missing_hook_is_reported(make, data, tmp_path):

@@ -101,10 +101,15 @@ class PlateauScheduler(TorchHabits):
     def state_dict(self) -> dict[str, Any]:
         """Return the state as plain numbers; `best` is None before the first improvement."""
         best = None if self._best == self._worst else self._best
-        return {"lr": self._lr, "best": best, "wait": self._wait}
+        settings = {"base": self.base, "mode": self.mode}
+        return {"lr": self._lr, "best": best, "wait": self._wait, **settings}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`."""
+        """Continue from a `state_dict`.
+
+        The settings are those of this schedule: with another `base`, the decays so far apply to the new one,
+        and with another `mode`, the best value is forgotten.
+        """
         missing = [key for key in ("lr", "best", "wait") if key not in state]
         if missing:
             raise ScheduleError(
@@ -114,13 +119,18 @@ class PlateauScheduler(TorchHabits):
         try:
             best = self._worst if state["best"] is None else float(state["best"])
             lr, wait = float(state["lr"]), int(state["wait"])
-        except (TypeError, ValueError):
+            # States of older versions have no base.
+            lr = max(lr * (self.base / float(state.get("base", self.base))), self.min)
+        except (TypeError, ValueError, ZeroDivisionError):
             raise ScheduleError(
                 f"PlateauScheduler: the state {dict(state)!r} contains something that is not a number. "
                 "Load the result of PlateauScheduler.state_dict()."
             ) from None
         # The first observation is unknown.
         self._lr, self._best, self._wait, self._first = lr, best, wait, math.nan
+        if state.get("mode", self.mode) != self.mode:
+            self.forget()
+            log.msg("PlateauScheduler: mode is now %r, so the best value so far is forgotten", self.mode)
 
     def __repr__(self) -> str:
         settings = f"{self.base}, patience={self.patience}, factor={self.factor}, min={self.min}"

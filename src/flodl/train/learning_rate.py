@@ -29,6 +29,11 @@ def optimizer_settings(optimizer: Optimizer) -> list[dict[str, Any]]:
     ]
 
 
+def group_ratios(bridge: ScheduleBridge | None) -> tuple[float, ...]:
+    """Return the ratio of each group's rate to that of the schedule, if there is one."""
+    return () if bridge is None else bridge.ratios
+
+
 def follows_loss(bridge: ScheduleBridge | None) -> bool:
     """Return whether a schedule follows a metric, which is the loss in a trainer."""
     watcher = None if bridge is None else bridge.watcher

@@ -12,7 +12,7 @@ from flodl.data import Loader
 
 from .callbacks.standard import EarlyStopping
 from .evaluation.modes import modes_of
-from .learning_rate import optimizer_settings
+from .learning_rate import group_ratios, optimizer_settings
 from .limit import check_same_limit
 from .ranks.coverage import check_ranges
 from .run import Run, Stage
@@ -62,7 +62,8 @@ def resume_run(
         session.start.optimizer = optimizer_settings(session.optimizer)
         session.start.modes = modes_of(session.model)
 
-    # Before anything is loaded: a load changes what modules and hooks contain.
+    # Before anything is loaded: a load changes what modules, hooks and schedules contain.
+    ratios = group_ratios(session.train_step.schedule)
     run.recorder.observe_data(loader, run.progress.eval_data)
     record = run.recorder.compared(session)
     # Its checksums were verified when it was found.
@@ -97,11 +98,17 @@ def resume_run(
             run.hooks,
             parts,
             groups=groups,
+            ratios=ratios,
             modes=modes,
             own_folder=own_folder,
             config=run.recorder.config,
             record=record,
         )
+        # The next start is compared with the first one, too.
+        saved = parts["trainer"]
+        session.start.optimizer = saved.get("optimizer_at_start") or groups
+        if own_folder:
+            session.start.modes = saved.get("modes_at_start") or modes
     if own_folder:
         session.start.earlier_record = parts.get("config") or {}
         assert run.saver is not None

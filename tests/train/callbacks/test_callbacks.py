@@ -305,7 +305,7 @@ def test_a_plateau_continues_after_a_resume(make, data, tmp_path):
 def test_a_plateau_state_without_a_best_value_starts_from_scratch():
     hook = ReduceOnPlateau("loss")
     hook.load_state_dict({"since": 2})  # as older versions saved it
-    assert hook.state_dict() == {"best": None, "waited": 0}
+    assert hook.state_dict() == {"best": None, "waited": 0, "metric": "loss", "mode": "min"}
 
 
 def tree():

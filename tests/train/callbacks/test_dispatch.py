@@ -61,8 +61,8 @@ class TestStates:
         hooks = Hooks([two, one], make())
         hooks.load_state_dict(states)
         assert (one.state_dict(), two.state_dict()) == (
-            {"best": 1.0, "waited": 1},
-            {"best": 2.0, "waited": 7},
+            {"best": 1.0, "waited": 1, "metric": "loss", "mode": "min"},
+            {"best": 2.0, "waited": 7, "metric": "lr", "mode": "max"},
         )
         assert hooks.guessed(states) == []
 
@@ -71,14 +71,22 @@ class TestStates:
         changed, two = ReduceOnPlateau("loss", patience=3), self.plateaus()[1]
         hooks = Hooks([two, changed], make())
         hooks.load_state_dict(states)
-        assert changed.state_dict() == {"best": 1.0, "waited": 1}
+        assert changed.state_dict() == {"best": 1.0, "waited": 1, "metric": "loss", "mode": "min"}
         assert hooks.guessed(states) == []
 
-    def test_hooks_whose_settings_all_changed_are_assigned_in_order_and_reported(self, make):
+    def test_hooks_whose_settings_all_changed_are_assigned_by_their_metrics(self, make):
         states = self.saved(make)
-        hooks = Hooks([ReduceOnPlateau("loss", patience=3), ReduceOnPlateau("lr", patience=51)], make())
+        other = ReduceOnPlateau("lr", patience=51, mode="max"), ReduceOnPlateau("loss", patience=3)
+        hooks = Hooks(other, make())
         hooks.load_state_dict(states)
-        assert [hook.state_dict()["best"] for hook in hooks.all] == [1.0, 2.0]
+        assert [hook.state_dict()["best"] for hook in hooks.all] == [2.0, 1.0]
+        assert hooks.guessed(states) == []
+
+    def test_hooks_of_other_metrics_are_assigned_in_order_reported_and_start_from_scratch(self, make):
+        states = self.saved(make)
+        hooks = Hooks([ReduceOnPlateau("eval_loss"), ReduceOnPlateau("eval_f1")], make())
+        hooks.load_state_dict(states)
+        assert [hook.state_dict()["best"] for hook in hooks.all] == [None, None]
         assert hooks.guessed(states) == ["ReduceOnPlateau"]
 
     def test_states_of_an_older_bundle_are_assigned_in_order(self, make):

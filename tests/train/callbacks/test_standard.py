@@ -36,6 +36,44 @@ def test_a_run_says_that_it_waits_for_a_metric_to_rise(make, data, capsys):
     assert shown.count("higher is better") == 1
 
 
+@pytest.mark.parametrize("hook", [EarlyStopping, ReduceOnPlateau])
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        (
+            {"metric": "lr", "mode": "max"},
+            "('lr', mode='max') starts from scratch: the best value of the saved run is that of 'loss'",
+        ),
+        (
+            {"metric": "loss", "mode": "max"},
+            "('loss', mode='max') starts from scratch: the best value of the saved run is that of mode='min'",
+        ),
+    ],
+)
+def test_a_resumed_hook_of_another_metric_or_mode_starts_from_scratch_and_says_so(
+    make, data, tmp_path, capsys, hook, now, said
+):
+    make(checkpoint_dir=tmp_path, hooks=[hook("loss")]).fit(data, epochs=1, batch_size=8)
+    again = hook(now["metric"], mode=now["mode"])
+    trainer = make(checkpoint_dir=tmp_path, hooks=[again])
+    trainer.fit(data, epochs=2, batch_size=8)
+    assert again.state_dict()["best"] == trainer.history[1][now["metric"]]
+    assert f"; {hook.__name__}{said}" in "".join(capsys.readouterr())
+    make(checkpoint_dir=tmp_path, hooks=[hook(now["metric"], mode=now["mode"])]).fit(
+        data, epochs=3, batch_size=8
+    )
+    assert "from scratch" not in "".join(capsys.readouterr())
+
+
+def test_a_run_that_stopped_early_continues_if_another_metric_is_watched(make, data, tmp_path):
+    stopping = EarlyStopping("loss", patience=1, tol=100.0)
+    assert (
+        make(checkpoint_dir=tmp_path, hooks=[stopping]).fit(data, epochs=5, batch_size=8).status == "stopped"
+    )
+    other = make(checkpoint_dir=tmp_path, hooks=[EarlyStopping("lr", patience=9)])
+    assert other.fit(data, epochs=4, batch_size=8).status == "finished"
+
+
 def test_a_metric_that_is_not_a_name_is_an_error():
     with pytest.raises(TrainError, match=r"EarlyStopping\(5\)\. Pass the name of a metric"):
         EarlyStopping(5)

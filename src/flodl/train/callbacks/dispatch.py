@@ -17,6 +17,7 @@ from flodl.core.paths import suggestion
 from flodl.core.plain import describe
 
 from .hooks import HOOKS, TrainerControls
+from .standard import MetricWatcher
 from .states import Identity, assign, settings_hash
 
 Call = Callable[[Mapping[str, Any]], None]
@@ -94,12 +95,18 @@ class Hooks:
 
     def _assigned(self, states: list[list[Any]]) -> tuple[dict[int, int], list[str]]:
         own = [
-            Identity(_class(hook), settings_hash(settings))
+            Identity(
+                _class(hook), settings_hash(settings), hook.metric if isinstance(hook, MetricWatcher) else ""
+            )
             for hook, settings in zip(self.all, self.settings)
             if hasattr(hook, "load_state_dict")
         ]
         # Older bundles have no settings.
-        return assign(own, [Identity(kind, *settings) for kind, _, *settings in states])
+        saved = [
+            Identity(kind, settings[0] if settings else "", _metric_of(state))
+            for kind, state, *settings in states
+        ]
+        return assign(own, saved)
 
     def unclaimed(self, states: list[list[Any]]) -> list[str]:
         """Return the classes of the saved states that no callback takes."""
@@ -131,6 +138,12 @@ def _check_both(hook: Any) -> None:
             f"the hook {_class(hook)} has {has} and no {lacks}: its state would be lost when the run is "
             f"resumed. Add {lacks}, or remove {has}."
         )
+
+
+def _metric_of(state: Any) -> str:
+    """Return the metric that a saved state is about, "" if there is none."""
+    metric = state.get("metric") if isinstance(state, Mapping) else None
+    return metric if isinstance(metric, str) else ""
 
 
 def _class(hook: Any) -> str:

@@ -32,6 +32,8 @@ class MetricWatcher:
         self.metric, self._patience = metric, Patience(who, patience, mode, tol)
         # Whether another hook adds the metric, perhaps in some epochs only.
         self.added: Added = "never"
+        # Why the state of a resumed run was not taken over, or "".
+        self.restart = ""
 
     def adopt_modes(self, modes: Mapping[str, Mode]) -> None:
         """Take the direction of the metric from those that a trainer knows, unless it was given."""
@@ -86,11 +88,19 @@ class MetricWatcher:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs."""
-        return self._patience.state_dict()
+        return {**self._patience.state_dict(), "metric": self.metric, "mode": self.mode}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a `state_dict`."""
+        """Restore a `state_dict`; one of another metric or direction is not comparable, and is left out."""
         self._patience.load_state_dict(state)
+        # Older bundles have neither.
+        metric, mode = state.get("metric", self.metric), state.get("mode", self.mode)
+        self.restart = ""
+        if (metric, mode) != (self.metric, self.mode):
+            self._patience.reset()
+            before = repr(metric) if metric != self.metric else f"mode={mode!r}"
+            self.restart = f"{type(self).__name__}({self.metric!r}, mode={self.mode!r}) starts from scratch: "
+            self.restart += f"the best value of the saved run is that of {before}"
 
 
 # Names that other frameworks use, and what to write here.

@@ -12,10 +12,12 @@ _CODE = re.compile(r" #[0-9a-f]{8}\b")
 
 
 class Identity(NamedTuple):
-    """The class of a hook and a hash of the settings it was created with; "" if they are unknown."""
+    """The class of a hook, a hash of the settings it was created with, and the metric it watches; "" for what
+    is unknown."""
 
     kind: str
     settings: str = ""
+    metric: str = ""
 
 
 def settings_hash(settings: Any) -> str:
@@ -30,22 +32,27 @@ def settings_hash(settings: Any) -> str:
 def assign(own: Sequence[Identity], saved: Sequence[Identity]) -> tuple[dict[int, int], list[str]]:
     """Return the saved index for each own index, and the classes whose states had to be assigned in order.
 
-    Hooks of a class are assigned by their settings, then in order. The order is a guess only if several are
-    left whose settings are known.
+    Hooks of a class are assigned by their settings, then by their metrics, then in order. The order is a
+    guess only if several are left whose settings are known.
 
     >>> one, two = Identity("Stop", "a"), Identity("Stop", "b")
     >>> assign([one, two], [two, one])
     ({0: 1, 1: 0}, [])
     >>> assign([Identity("Stop", "c"), Identity("Stop", "d")], [two, one])
     ({0: 0, 1: 1}, ['Stop'])
+    >>> assign([Identity("Stop", "c", "f1")], [two, Identity("Stop", "d", "f1")])
+    ({0: 1}, [])
     """
     found: dict[int, int] = {}
     free, guessed = list(range(len(saved))), []
-    for index, one in enumerate(own):
-        same = next((at for at in free if one.settings and saved[at] == one), None)
-        if same is not None:
-            found[index] = same
-            free.remove(same)
+    for name in ("settings", "metric"):
+        for index, one in enumerate(own):
+            known = getattr(one, name)
+            alike = (at for at in free if saved[at].kind == one.kind and getattr(saved[at], name) == known)
+            same = next(alike, None) if known and index not in found else None
+            if same is not None:
+                found[index] = same
+                free.remove(same)
     for index, one in enumerate(own):
         left = [at for at in free if saved[at].kind == one.kind]
         if index in found or not left:

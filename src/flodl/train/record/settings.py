@@ -8,7 +8,6 @@ from typing import Any
 
 from flodl.core.contents.objects import class_label
 from flodl.core.plain import describe
-from flodl.optim import PlateauScheduler
 
 from ..session import Session
 
@@ -37,8 +36,7 @@ def describe_schedule(schedule: Any) -> str | None:
     """Return a schedule with its settings; a function and a class of the user with a hash of its code."""
     if schedule is None:
         return None
-    text = describe(schedule)
-    if isinstance(schedule, PlateauScheduler):
-        text = re.sub(r", lr=[^,)]*\)$", ")", text)  # the current rate is not a setting
+    # The current rate is not a setting; the schedule may be inside a warm-up.
+    text = re.sub(r"(PlateauScheduler\([^()]*), lr=[^,()]*\)", r"\1)", describe(schedule))
     code = class_label(type(schedule)).partition(" ")[2]
     return f"{text} {code}" if code else text

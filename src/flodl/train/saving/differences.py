@@ -13,6 +13,8 @@ from flodl.checkpoint.files.structure import Structure, moved_text
 from flodl.graph import Graph, structure_of
 
 from ..callbacks.dispatch import Hooks
+from ..callbacks.standard import MetricWatcher
+from ..learning_rate import group_ratios
 from ..record.machine import versions
 from ..record.model import describe_buffers
 from ..record.settings import config_of
@@ -38,12 +40,13 @@ def differences(
     parts: Mapping[str, Any],
     *,
     groups: Iterable[Mapping[str, Any]],
+    ratios: Sequence[float] = (),
     modes: Modes,
     own_folder: bool,
     config: Mapping[str, Any] | None = None,
     record: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Describe every difference; `groups` and `modes` are those of this program before loading.
+    """Describe every difference; `groups`, `ratios` and `modes` are those of this program before loading.
 
     `config` are the settings of the user, `record` the parts of the record that are known by now.
     """
@@ -60,6 +63,7 @@ def differences(
             at_start=saved.get("optimizer_at_start"),
             scheduled=session.schedule is not None,
         ),
+        *changed_ratios(ratios, group_ratios(session.train_step.schedule)),
         *changed_buffers(
             ((record or {}).get("model") or {}).get("buffers"),
             (recorded.get("model") or {}).get("buffers"),
@@ -81,6 +85,7 @@ def differences(
             f"the settings of several {kind} hooks changed: their states are assigned in order"
             for kind in hooks.guessed(parts["hooks"])
         ),
+        *(hook.restart for hook in hooks.all if isinstance(hook, MetricWatcher) and hook.restart),
     ]
 
 
@@ -132,6 +137,21 @@ def changed_optimizer(
         for name in before.keys() - not_compared
         if name in after and not _same(before[name], after[name])
         if name not in start or not _same(before[name], start[name])
+    }
+    return sorted(found)
+
+
+def changed_ratios(own: Sequence[float], loaded: Sequence[float]) -> list[str]:
+    """Describe rates of groups relative to a schedule that are ignored: those of the saved run apply.
+
+    >>> changed_ratios((0.5, 1.0), (0.1, 1.0))[0].partition("its ")[2]
+    'saved lr of 0.1 times the schedule, not 0.5 times, for a parameter group'
+    """
+    found = {
+        f"the optimizer continues with its saved lr of {_short(after)} times the schedule, not "
+        f"{_short(before)} times, for a parameter group"
+        for before, after in zip(own, loaded)
+        if not _same(before, after)
     }
     return sorted(found)
 
