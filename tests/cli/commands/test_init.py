@@ -348,7 +348,7 @@ def test_a_fine_tuning_project_trains_predicts_and_passes_its_tests(work):
     assert "epoch 4/4" in shown
     lines = run("predict.py", "what a wonderful film !", "the acting is boring and flat .").splitlines()
     assert [line.split()[0] for line in lines] == ["positive", "negative"]
-    assert "18 passed" in run("-m", "pytest", "-q")
+    assert "20 passed" in run("-m", "pytest", "-q")
 
 
 @pytest.mark.slow
@@ -495,6 +495,17 @@ def test_scripts_of_a_new_project_report_every_error_of_flodl(template):
     assert scripts
     for script in scripts:
         assert "except FlodlError as error:" in _text_of(script).partition("__main__")[2], script.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("template", ["digits", "hf"])
+def test_ctrl_c_while_a_new_project_starts_is_one_line_and_exit_code_130(work, template):
+    assert main(["init", "proj", "--template", template]) == 0
+    interrupted = "flodl.manual_seed = lambda seed: signal.raise_signal(signal.SIGINT)"
+    code = f"import flodl, runpy, signal; {interrupted}; runpy.run_path('train.py', run_name='__main__')"
+    script = [sys.executable, "-c", code]
+    done = subprocess.run(script, cwd=work / "proj", capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "Stopped.\n")
 
 
 @pytest.mark.parametrize("template", ["digits", "hf"])
