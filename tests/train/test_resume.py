@@ -4,6 +4,7 @@ import functools
 import random
 import re
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -170,6 +171,22 @@ def test_a_changed_base_of_a_plateau_schedule_applies(make, data, tmp_path, caps
     assert rates(2, 0.1) == [0.1, 0.05]  # the rates after the epochs
     assert rates(3, 0.01) == pytest.approx([0.1, 0.05, 0.0025])
     assert "schedule is now" in "".join(capsys.readouterr())
+
+
+def test_the_duration_of_a_resumed_epoch_is_that_of_all_its_starts(make, data, tmp_path):
+    stopped = make(checkpoint_dir=tmp_path)
+    with stopped.running(1):
+        for number, batch in enumerate(stopped.epoch(data, batch_size=8)):
+            stopped.step(*batch)
+            if number == 1:
+                time.sleep(0.2)
+                stopped.save()
+                break
+    make(checkpoint_dir=tmp_path, monitor=None).fit(data, epochs=2, batch_size=8)
+    first, second = (
+        entry.event.data["duration_s"] for entry in read(tmp_path) if entry.event.kind == "epoch"
+    )
+    assert first > 0.2 > second
 
 
 def test_the_saved_state_of_a_missing_hook_is_reported(make, data, tmp_path):

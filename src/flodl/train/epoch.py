@@ -105,7 +105,7 @@ def begin_run(run: Run, batch: Any, eval_data: Any) -> None:
         _check_first(run, batch, eval_data)
     run.begin()
     # The duration of the epoch is that of its training.
-    run.progress.epoch_start_s += time.perf_counter() - started_s
+    run.session.epoch_start_s += time.perf_counter() - started_s
 
 
 def _check_first(run: Run, batch: Any, eval_data: Any) -> None:
@@ -182,11 +182,11 @@ def begin_epoch(run: Run, loader: Loader) -> None:
     if loader.position == 0:
         _report_second_end(run)
         _report_mixed_epoch(run, loader)
-        session.position.epoch_step = 0
+        session.position.epoch_step, session.position.spent_s = 0, 0.0
         _report_other_size(run, loader, count)
         run.hooks.call("on_epoch_start", epoch=session.epochs)
     session.check_parameters()
-    run.progress.epoch_start_s = time.perf_counter()
+    session.epoch_start_s = time.perf_counter()
 
 
 def _report_second_end(run: Run) -> None:
@@ -308,8 +308,8 @@ def end_epoch(run: Run, eval_data: Any) -> None:
         tables = run.progress.tables
         hidden = components_of(tables)
         shown = {name: value for name, value in metrics.items() if name not in hidden}
-        duration_s = time.perf_counter() - run.progress.epoch_start_s
-        run.reports.current.epoch(epoch, shown, duration_s, tables)
+        run.reports.current.epoch(epoch, shown, session.epoch_s, tables)
+    position.spent_s = 0.0
     if alert := skipped_alert(session, row.get(SKIPPED, 0)):
         run.reports.event("alert", message=f"epoch {row['epoch']}: {alert[0]}", level=alert[1])
     every = session.settings.save_every

@@ -73,7 +73,7 @@ class Stage(IntEnum):
 @dataclass
 class Progress:
     """The epochs of a run, their limit, and whether the dry pass was done; the batches of the current epoch
-    where known, and its start; the epochs asked for after a stop; the evaluation data of `fit`; the
+    where known; the epochs asked for after a stop; the evaluation data of `fit`; the
     differences from the saved run that are not reported yet; what several devices did; the last batch and its
     loss, until `on_step_end` receives them; the epochs of the graph when the last one ended."""
 
@@ -81,7 +81,6 @@ class Progress:
     limit: int | None = None
     is_checked: bool = False
     num_batches: int | None = None
-    epoch_start_s: float = 0.0
     num_empty_epochs: int = 0
     eval_data: Any = UNKNOWN
     differences: list[str] = field(default_factory=list)
@@ -200,7 +199,8 @@ class Run:
             session.stop_reason, self.stage, self.at_begin = "", Stage.OPEN, []
             # Before the dry pass, which writes to the parameters when it restores them.
             earlier = earlier_run(session)
-            self.progress = Progress(epochs, limit, epoch_start_s=time.perf_counter(), earlier=earlier)
+            self.progress = Progress(epochs, limit, earlier=earlier)
+            session.epoch_start_s = time.perf_counter()
             stack.callback(remember_training, session)
             stack.callback(setattr, self, "stage", Stage.CLOSED)
             stack.enter_context(self.reports.open(lambda: self.early_stop_reason))

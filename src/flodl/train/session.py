@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,6 +58,8 @@ class Session:
     history: list[dict[str, Any]] = field(default_factory=list)
     position: Position = field(default_factory=Position)
     start: Start = field(default_factory=Start)
+    # When this start began with the current epoch.
+    epoch_start_s: float = field(default_factory=time.perf_counter)
     # The updates that averaging and the check for non-finite values have handled.
     updates_seen: int = 0
     num_rollbacks: int = 0
@@ -74,6 +77,17 @@ class Session:
     def epochs(self) -> int:
         """The number of epochs done."""
         return len(self.history)
+
+    @property
+    def is_inside_epoch(self) -> bool:
+        """Whether an epoch has begun and is not in the history yet."""
+        position = self.position
+        return position.open_row is not None or (position.measured_at or 0) != self.updates
+
+    @property
+    def epoch_s(self) -> float:
+        """The seconds spent in the current epoch, with those before a resume."""
+        return self.position.spent_s + time.perf_counter() - self.epoch_start_s
 
     @property
     def updates(self) -> int:

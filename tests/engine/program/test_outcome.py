@@ -45,6 +45,13 @@ def test_values_of_pieces_are_those_of_the_whole(size: int) -> None:
     assert cut.means().keys() == whole.means().keys()
 
 
+def test_an_output_before_the_loss_is_an_error_that_states_the_order() -> None:
+    step = new_step(lambda model, x: (model(x), model(x).mean()))
+    expected = r"The loss comes first: instead of \(output, loss\), return \(loss, {'output': output}\)"
+    with pytest.raises(StepError, match=expected):
+        step(torch.ones(3, 4))
+
+
 def test_values_of_any_shape_do_not_break_a_step() -> None:
     def odd(model, x, y):
         loss, _ = hungry(model, x, y)

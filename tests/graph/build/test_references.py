@@ -17,6 +17,24 @@ def test_a_reference_is_a_keyword_argument_of_the_node():
     assert torch.equal(model(X), 8 * X)
 
 
+@pytest.mark.parametrize("method", ["using", "output"])
+def test_a_tag_inside_a_nested_graph_is_an_error_that_says_how_to_return_it(method):
+    inner = FlowBuilder(Double()).tag("f").through(Triple()).label("e").build()
+    flow = FlowBuilder(inner).tag("e").through(Blend())
+    with pytest.raises(RefError, match=rf"{method}\('e\.f'\): .* from the inner graph with output\('f', …\)"):
+        getattr(flow, method)("e.f")
+    both = FlowBuilder(Double()).tag("f").through(Triple()).tag("last").output("f", "last").build()
+    model = (
+        FlowBuilder(both)
+        .tag("e")
+        .through(lambda e: e["last"])
+        .through(lambda x, e: x + e["f"])
+        .using("e")
+        .build()
+    )
+    assert torch.equal(model(X), (6 + 2) * X)
+
+
 def test_two_calls_to_using_are_combined():
     model = (
         FlowBuilder(Double())

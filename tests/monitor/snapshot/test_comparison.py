@@ -27,6 +27,14 @@ def test_only_settings_that_differ_are_listed():
     assert found["num_settings"] == 2
 
 
+def test_the_number_of_epochs_is_listed_once_as_a_setting_or_else_as_a_fact():
+    facts = [{"total epochs": epochs} for epochs in (3, 4)]
+    trained = [run("a", facts=facts[0], epochs=3), run("b", facts=facts[1], epochs=4)]
+    assert compare(trained)["differing"] == ["epochs"]
+    assert compare([run("a", facts=facts[0]), run("b", facts=facts[1])])["differing"] == ["(total epochs)"]
+    assert compare([trained[0], run("b", facts=facts[1])])["differing"] == ["epochs", "(total epochs)"]
+
+
 def test_a_number_and_its_text_differ_but_one_and_one_point_zero_do_not():
     assert compare([run("a", x=1), run("b", x="1")])["differing"] == ["x"]
     assert compare([run("a", x=[1]), run("b", x=[1.0])])["differing"] == []

@@ -89,7 +89,7 @@ def outcome_of(given: Any, *, needs_gradient: bool = True) -> Outcome:
         what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
         raise StepError(
             f"the step function returned {what}. Return one scalar loss, or (loss, {{name: value}})."
-            f"{_hint_for(loss)}"
+            f"{_hint_for(loss, values)}"
         )
     if loss.is_complex():
         raise StepError(
@@ -107,8 +107,10 @@ def outcome_of(given: Any, *, needs_gradient: bool = True) -> Outcome:
     return Outcome(loss.reshape(()) if loss.dim() else loss, named)
 
 
-def _hint_for(returned: Any) -> str:
-    """Return a sentence about what was probably meant."""
+def _hint_for(returned: Any, second: Any) -> str:
+    """Return a sentence about what was probably meant; `second` is the second item of a pair."""
+    if isinstance(second, Tensor) and second.numel() == 1:
+        return " The loss comes first: instead of (output, loss), return (loss, {'output': output})."
     if isinstance(getattr(returned, "loss", None), Tensor):
         return " It has one: return its .loss."
     if isinstance(returned, float):

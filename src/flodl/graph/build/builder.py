@@ -38,7 +38,7 @@ from .merging import check_merge, takes_values_one_by_one
 from .names import check_child_name, check_initial_names, check_input_name, check_one_by_one
 from .notes import check_in_place, note_one_module, note_second_build, note_unread
 from .outputs import check_all_returned, check_outputs
-from .references import check_reference
+from .references import check_own_tag, check_reference
 from .shape_check import check_shapes
 
 Merge = Literal["add", "mean", "mul", "max", "cat"] | Target
@@ -180,7 +180,7 @@ class FlowBuilder(Unfinished):
             )
         bound = [*zip(names, names), *renamed.items()]
         for _, tag in bound:
-            check_name(tag, "tag")
+            check_own_tag(tag, "using")
         if len(dict(bound)) != len(bound):
             raise RefError(f"using({', '.join(map(repr, names))}) names a tag twice. Name each tag once.")
         for node in self._bindable:

@@ -9,6 +9,7 @@ from flodl.core.paths import check_name, suggestion
 
 from .draft import Draft
 from .names import check_one_by_one
+from .references import check_own_tag
 
 
 def check_outputs(
@@ -20,8 +21,9 @@ def check_outputs(
     if not bound:
         raise BuildError("output() returns nothing. Name the tags to return: output('logits', 'value').")
     for name, tag in bound:
+        is_known = check_own_tag(tag, "output") in tagged
         check_name(name, "output")
-        if check_name(tag, "tag") not in tagged:
+        if not is_known:
             hint = suggestion(tag, tagged, known_as="tags")
             raise RefError(f"output({tag!r}): this tag does not exist. Call tag before output. {hint}")
     if len(dict(bound)) != len(bound):

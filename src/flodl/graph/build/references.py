@@ -5,9 +5,22 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 
 from flodl.core import RefError
+from flodl.core.paths import check_name
 
 from ..core import Initial, check_initial
 from .draft import Draft, explain_rejection
+
+
+def check_own_tag(tag: str, method: str) -> str:
+    """Return the name of a tag; raise if it is a path into a nested graph."""
+    if isinstance(tag, str) and "." in tag.strip("."):
+        inner = tag.strip(".").rpartition(".")[2]
+        raise RefError(
+            f"{method}({tag!r}): a graph can read its own tags, not those of a graph inside it. Return the "
+            f"value from the inner graph with output({inner!r}, …): its result is a dict, which can be "
+            "tagged and used."
+        )
+    return check_name(tag, "tag")
 
 
 def check_reference(

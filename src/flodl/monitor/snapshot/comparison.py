@@ -13,6 +13,7 @@ from ..journal import dumps
 
 _SCALARS = (str, int, float, bool, type(None))
 _MISSING = object()
+_TOTAL_EPOCHS = "(total epochs)"
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,9 @@ def compare(summaries: Sequence[Mapping[str, Any]], focus: Focus | None = None) 
     """
     focus = focus or Focus()
     values = [_values(summary) for summary in summaries]
+    if all("epochs" in each and each["epochs"] == each.get(_TOTAL_EPOCHS) for each in values):
+        for each in values:
+            del each[_TOTAL_EPOCHS]  # the record of a trainer has it as a setting
     paths = dict.fromkeys(path for each in values for path in each)
     set_paths = {
         str(item.get("path")) for summary in summaries for item in summary["config"] if item.get("origin")

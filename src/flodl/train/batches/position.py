@@ -9,7 +9,7 @@ from typing import Any
 @dataclass
 class Position:
     """Batches done in this epoch, the metrics of a trained epoch that awaits its evaluation, and the update
-    at which the last row of the history was complete.
+    at which the last row of the history was complete; the seconds that earlier starts spent in this epoch.
 
     After training on several devices, `ranks` has the committed ranges of this epoch and the state of the
     outer optimizer; a bundle has it as a part of its own.
@@ -18,6 +18,7 @@ class Position:
     epoch_step: int = 0
     open_row: dict[str, Any] | None = None
     measured_at: int | None = None
+    spent_s: float = 0.0
     ranks: dict[str, Any] | None = None
 
     def saved(self) -> dict[str, Any]:

@@ -227,7 +227,7 @@ class RanksFit:
         if not report.work:
             # Ranks have started now; the duration of an epoch is that of its training.
             if not self._has_started:
-                run.progress.epoch_start_s = time.perf_counter()
+                session.epoch_start_s = time.perf_counter()
             self._has_started = True
             return
         sums = dict(report.sums)

@@ -42,6 +42,7 @@ def collect_parts(session: Session, cursor: BatchCursor, hooks: Hooks) -> dict[s
         "trainer": {
             **fixed_settings(session),
             **session.position.saved(),
+            "spent_s": session.epoch_s if session.is_inside_epoch else 0.0,
             "num_rollbacks": session.num_rollbacks,
             "skipped_in_a_row": 0 if skipped is None else skipped.row,
             "modes": modes_of(model),
@@ -109,7 +110,7 @@ def load_parts(
     session.history = list(parts["history"])
     session.num_rollbacks = parts["trainer"].get("num_rollbacks", 0)
     session.start.limit = parts["trainer"].get("limit")
-    saved = {name: parts["trainer"][name] for name in session.position.saved()}
+    saved = {name: parts["trainer"][name] for name in session.position.saved() if name in parts["trainer"]}
     session.position = Position(**saved, ranks=parts.get("ranks") if session.settings.devices else None)
     hooks.load_state_dict(parts["hooks"])
     if with_modes:

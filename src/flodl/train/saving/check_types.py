@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -70,6 +71,10 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63
 
 
+def _is_duration(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < math.inf
+
+
 def _is_plain(value: Any) -> bool:
     """Return whether a value is a number that fits a float, a string, None, or a container of those."""
     if isinstance(value, Mapping):
@@ -121,6 +126,7 @@ _TRAINER: dict[str, Check] = {
     "epoch_step": _is_count,
     "open_row": _none_or(_is_open_row),
     "measured_at": _none_or(_is_count),
+    "spent_s": _is_duration,
     "modes": _are_modes,
     "num_rollbacks": _is_count,
     "skipped_in_a_row": _is_count,
@@ -133,6 +139,6 @@ _TRAINER: dict[str, Check] = {
     "labels": _none_or(_list_of(_is_str)),
 }
 _OPTIONAL = {
-    "num_rollbacks", "skipped_in_a_row", "modes_at_start", "optimizer_at_start", "limit", "structural_hashes",
-    "structures", "parameters", "labels",
+    "spent_s", "num_rollbacks", "skipped_in_a_row", "modes_at_start", "optimizer_at_start", "limit",
+    "structural_hashes", "structures", "parameters", "labels",
 }  # fmt: skip
