@@ -118,6 +118,7 @@ def resume_run(
         run.when_begun(lambda: _warn(run, move_damaged(directory, newer_than=bundle)))
     else:
         session.start.source = str(bundle.path)
+        session.start.buffers = ((parts.get("config") or {}).get("model") or {}).get("buffers")
     restarts = not own_folder and any(isinstance(hook, EarlyStopping) for hook in run.hooks.all)
     notes = ["EarlyStopping starts counting from scratch"] if restarts else []
     if own_folder and isinstance(source, Path) and not bundle.path.is_relative_to(source):

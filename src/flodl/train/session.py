@@ -36,6 +36,8 @@ class Start:
     record: Mapping[str, Any] | None = None
     earlier_record: Mapping[str, Any] = field(default_factory=dict)
     source: str | None = None
+    # The buffers that the program of that other run set.
+    buffers: Any = None
     # The step of the save that restore_best has loaded.
     restored_step: int | None = None
 

@@ -510,6 +510,16 @@ def test_a_buffer_that_the_program_sets_differently_is_named(make, tmp_path):
     assert "table continues with its saved value of 'float32 100 #" in changed
 
 
+def test_a_buffer_of_a_run_that_started_from_another_is_named_at_every_start(make, tmp_path, capsys):
+    make(Weighted([1.0, 2.0]), squared, checkpoint_dir=tmp_path / "a").fit(samples(), epochs=1, batch_size=5)
+    assert capsys.readouterr().err == ""
+    for epochs in (2, 3):
+        trainer = make(Weighted([1.0, 3.0]), squared, checkpoint_dir=tmp_path / "b")
+        trainer.fit(samples(), epochs=epochs, batch_size=5, resume=tmp_path / "a")
+        said = "the buffer weights continues with its saved value of [1.0, 2.0], not [1.0, 3.0]"
+        assert said in "".join(capsys.readouterr())
+
+
 def test_a_model_that_was_trained_in_this_process_sets_no_buffers(make, tmp_path):
     model = Weighted([1.0, 2.0])
     fit(tmp_path, 1, make=make, model=model)

@@ -147,7 +147,7 @@ class Recorder:
             "model": {
                 **describe_model(session.model),
                 "weights_at_start": self._weights,
-                "buffers": self._buffers,
+                "buffers": self._buffers if start.buffers is None else start.buffers,
             },
             "started_from": start.source,
         }
