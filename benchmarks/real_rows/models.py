@@ -146,6 +146,8 @@ def deberta(quick: bool) -> nn.Module:
         "norm_rel_ebd": "layer_norm",
         "position_biased_input": False,
         "type_vocab_size": 0,
+        # Otherwise the step waits for the device to count the labels.
+        "problem_type": "single_label_classification",
     }
     return DebertaV2ForSequenceClassification(DebertaV2Config(**(size | v3 | (TINY if quick else {}))))
 

@@ -71,6 +71,8 @@ def test_deberta_is_compiled_although_its_eager_form_waits() -> None:
         relative_attention=True,
         pos_att_type=["p2c", "c2p"],
         position_buckets=8,
+        # Otherwise the number of labels is read, in its compiled form too.
+        problem_type="single_label_classification",
     )
     torch.manual_seed(0)
     model = transformers.DebertaV2ForSequenceClassification(config).cuda().train()

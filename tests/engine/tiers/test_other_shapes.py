@@ -45,6 +45,9 @@ class Replaying(EagerRunner):
     def forget(self, micro) -> None:
         self._now_has(self.shapes - {micro.signature})
 
+    def forget_all(self) -> None:
+        self._now_has(set())
+
     def forget_shapes_of(self, other) -> None:
         self._now_has(self.shapes - other.shapes)
 

@@ -245,6 +245,20 @@ class RecordedRunner:
         """Drop the recording of such a micro-batch, if there is one."""
         self._drop((micro.phase, micro.share, micro.signature))
 
+    def forget_all(self) -> None:
+        """Drop all recordings and return their memory; `learn` makes them again.
+
+        The gradients that they wrote are dropped from the parameters, too.
+        """
+        now_s(self.body.device)  # replays that still run read what the recordings hold
+        for parameter, grad in zip(self.body.parameters, self._grads):
+            if parameter.grad is grad:
+                parameter.grad = None
+        self.recorded.clear()
+        self.last, self._grads, self._others = None, [], []
+        self._pool = torch.cuda.graph_pool_handle()
+        torch.cuda.empty_cache()
+
     def forget_shapes_of(self, other: RecordedRunner) -> None:
         """Drop the recordings for signatures that another runner has too."""
         for key in other.recorded:

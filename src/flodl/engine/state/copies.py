@@ -35,6 +35,14 @@ def free_memory(device: torch.device) -> None:
         empty()
 
 
+def is_memory_tight(device: torch.device) -> bool:
+    """Return whether a CUDA device has less free memory than torch holds on it."""
+    if device.type != "cuda":
+        return False
+    free, _ = torch.cuda.mem_get_info(device)
+    return free < torch.cuda.memory_reserved(device)
+
+
 def _may_move(tensor: Tensor) -> bool:
     return tensor.is_cuda and tensor.layout is torch.strided and not tensor.is_nested
 

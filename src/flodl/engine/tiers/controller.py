@@ -19,7 +19,7 @@ from ..program.program import StepBody
 from ..program.runner import Micro, Phase, SplittingRunner
 from ..report import Cause, Journal
 from ..settings import Tier
-from ..state.copies import free_memory
+from ..state.copies import free_memory, is_memory_tight
 from ..verify.failure import StepFailed, TrialFailure, explain_failure
 from ..verify.trial import Trial
 from .inspection import Inspection
@@ -244,7 +244,22 @@ class TierController:
         if self.readiness.capturable and has_step_hooks(self._body.optimizer):
             self.readiness = prepare(self._body.optimizer)
         found = self._compilation
+        self._make_room(target)
         self._trial = Trial(target, self._body, self.readiness, tune=found.tune, layout=found.layout)
+
+    def _make_room(self, target: Tier) -> None:
+        """Drop the recordings of the present tier if they leave too little memory for eager steps.
+
+        A trial runs eagerly, which needs as much memory again. If it fails, the step is recorded again.
+        """
+        runner = self._current.runner
+        if not isinstance(runner, RecordedRunner) or not is_memory_tight(self._body.device):
+            return
+        runner.forget_all()
+        self.other_shapes.begin()
+        reason = "the recordings were dropped, since a trial of the next tier needs their memory"
+        self._current, self._below = Standing(self._eager, "eager", reason), None
+        self.tiers_ahead = [target, "captured"]
 
     def _may_compile(self, micro: Micro, step: int) -> bool:
         started, was_ready = time.perf_counter(), self._compilation.is_ready
@@ -363,7 +378,8 @@ class TierController:
         self.other_shapes.begin(self._recordings_kept(candidate))
         self._trial = None
         self._inspection.start(candidate, step)
-        self.tiers_ahead = self.tiers_ahead[1:]
+        # What comes after it is only for the case that it fails.
+        self.tiers_ahead = [] if trial.tier == "compiled" else self.tiers_ahead[1:]
         self._times.forget(trial.tier)
         if trial.tier == "compiled":
             self._compilation.confirm()

@@ -12,6 +12,7 @@ import torch
 from ..capture.conditions import as_recorded, can_record
 from ..capture.recording import rehearse
 from ..capture.runner import RecordedRunner, Runner
+from ..compile.log_methods import LogMethods
 from ..compile.memory_format import ROUNDS, Layout, LayoutChoice, candidate_layouts, fastest
 from ..compile.runner import CompiledRunner, compile_program
 from ..device.error_text import error_summary
@@ -74,6 +75,14 @@ class CandidateBuilder:
         """Name what has changed since the candidate was made."""
         changed = self._guard.what_changed() if self._guard is not None else None
         return changed or (self.candidate.what_changed() if self.candidate is not None else None)
+
+    def make_room(self) -> None:
+        """Drop the recordings of the candidate while eager runs: together they need the memory of two steps.
+
+        `prepare` records them again, which takes about as long as a step.
+        """
+        if isinstance(self.candidate, RecordedRunner) and self.candidate.update_program is None:
+            self.candidate.forget_all()
 
     def recompile(self, window: list[Micro], before: Snapshot) -> None:
         """Compile the candidate once more, for the conditions that it was found to run under."""
@@ -188,8 +197,14 @@ def _dynamo_config() -> dict[str, Any]:
     """Return the settings of torch's compiler while training waits for it.
 
     By default, code that was compiled too often runs eagerly without notice, but a process may train many
-    models of one class. The garbage of compiling is left to Python's regular collections.
+    models of one class. The garbage of compiling is left to Python's regular collections. Log messages, which
+    the eager steps have written, would split the program: transformers logs while it computes a loss.
     """
     limits = {"recompile_limit": MAX_MODELS, "accumulated_recompile_limit": 4 * MAX_MODELS}
-    wanted = {"fail_on_recompile_limit_hit": True, "run_gc_after_compile": False, **limits}
+    wanted = {
+        "fail_on_recompile_limit_hit": True,
+        "run_gc_after_compile": False,
+        "ignore_logging_functions": LogMethods(),
+        **limits,
+    }
     return {name: value for name, value in wanted.items() if hasattr(torch._dynamo.config, name)}

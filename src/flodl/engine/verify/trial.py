@@ -104,6 +104,7 @@ class Trial:
                 raise ChangedDuringTrial(
                     f"{changed} while the {self.tier} step was being compared with eager"
                 )
+            self._builder.make_room()
             self._window, self._batches = [], []
             self._before = Snapshot(self._body, micro.batch, self._body.side_effects.written)
             self._refuse_iterators(self._before)
