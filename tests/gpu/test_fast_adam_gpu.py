@@ -7,7 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from flodl.engine import TrainStep
+from flodl.engine.device.tensors import same_bits
 from flodl.engine.optimizer import adam
+from flodl.optim import clip_grad_norm
+from flodl.optim.clipping import norm_and_scale
 
 pytestmark = [
     pytest.mark.gpu,
@@ -26,7 +29,7 @@ def algorithms_that_repeat_themselves():
     torch.backends.cudnn.deterministic = before
 
 
-@pytest.mark.parametrize("size", [512, 1024])
+@pytest.mark.parametrize("size", [512, 1024, 2048, 4096])
 def test_the_kernels_have_the_bits_of_torchs(size: int) -> None:
     assert adam.matches_torch(torch.device("cuda", 0), size)
 
@@ -70,9 +73,9 @@ def test_a_recorded_update_follows_torchs_bit_for_bit(name: str, monkeypatch: py
     recorded: list[bool] = []
     run = adam.FastAdam.run
 
-    def watched(self: adam.FastAdam) -> None:
+    def watched(self: adam.FastAdam, scale: Tensor | None = None) -> None:
         recorded.append(torch.cuda.is_current_stream_capturing())
-        run(self)
+        run(self, scale)
 
     monkeypatch.setattr(adam.FastAdam, "run", watched)
     states = []
@@ -90,6 +93,77 @@ def test_a_recorded_update_follows_torchs_bit_for_bit(name: str, monkeypatch: py
         states.append([*net.state_dict().values(), *kept])
     assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))
     assert any(recorded) is is_quick
+
+
+@pytest.mark.parametrize("poison", [None, torch.nan, torch.inf, 1e30], ids=str)
+@pytest.mark.parametrize("limit", [1e-3, 1e9], ids=["above the limit", "below the limit"])
+def test_clipping_inside_the_update_leaves_the_bits_of_clipping_before_it(limit: float, poison) -> None:
+    """The norm of gradients with 1e30 is infinite, although they are finite."""
+    results = []
+    for way in ("torch", "before", "inside"):
+        source = torch.Generator("cuda").manual_seed(0)
+        sizes = (9000, 512, 130, 1)
+        parameters = [nn.Parameter(torch.randn(n, device="cuda", generator=source)) for n in sizes]
+        rate = torch.tensor(1e-3, device="cuda")
+        optimizer = torch.optim.AdamW(parameters, lr=rate, fused=True, capturable=True)
+        bad, skipped = torch.zeros((), device="cuda"), torch.zeros((), device="cuda", dtype=torch.float64)
+        kept: list[Tensor] = []
+        for number in range(4):
+            for parameter in parameters:
+                parameter.grad = torch.randn(parameter.shape, device="cuda", generator=source)
+            if number == 2 and poison is not None:
+                parameters[2].grad[7] = poison
+            scale = None
+            if way == "inside" and number > 0:
+                norm, scale = norm_and_scale(parameters, limit)
+            else:
+                norm = clip_grad_norm(parameters, limit)
+            bad.copy_(norm - norm != 0)
+            if way == "torch" or number == 0:
+                optimizer.found_inf, optimizer.grad_scale = bad, None
+                optimizer.step()
+                skipped += bad
+            else:
+                fast = adam.FastAdam(optimizer, bad, skipped, checks_gradients=False)
+                assert fast.gather()
+                fast.write_tables()
+                fast.run(scale)
+            kept += [norm, *(parameter.grad for parameter in parameters)]
+        states = [value for p in parameters for value in optimizer.state[p].values()]
+        results.append([*kept, *parameters, *states, skipped])
+        assert int(skipped) == (poison is not None)
+    for other in results[1:]:
+        assert all(same_bits(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"clip_norm": 1e-2},
+        {"clip_norm": 1e9},
+        {"clip_norm": 0.1, "clip_value": 0.01},
+        {"clip_norm": 0.1, "accumulate": 2},
+        {"clip_norm": 0.1, "precision": "fp16"},
+        {"clip_norm": 0.1, "guard": "loss"},
+    ],
+    ids=str,
+)
+def test_a_recorded_step_clips_as_eager_does(settings) -> None:
+    states = []
+    for tier in ("eager", "captured"):
+        net = model()
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+        step = TrainStep(net, optimizer, mse, tier=tier, **settings)
+        norms = []
+        for number in range(80):
+            scale = {50: float("inf"), 60: float("nan")}.get(number, 1.0)
+            step(*batch(number, scale))
+            norms.append(step.grad_norm)
+        assert step.tier == tier, step.report()
+        kept = [value for p in net.parameters() for value in optimizer.state[p].values()]
+        states.append([*norms, *net.state_dict().values(), *kept, torch.tensor(int(step.num_skipped))])
+    assert int(states[0][-1]) >= 2
+    assert all(same_bits(a, b) for a, b in zip(*states, strict=True))
 
 
 def root(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

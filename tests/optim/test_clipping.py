@@ -7,6 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from flodl.core import ScheduleError
 from flodl.optim import clip_grad_norm, clip_grad_value
+from flodl.optim.clipping import norm_and_scale
 
 
 def _with_grad(values, dtype=torch.float32):
@@ -73,6 +74,20 @@ def test_scaled_gradients_are_bit_for_bit_those_of_torch(values, data):
     assert torch.equal(clip_grad_norm(ours, limit), expected)
     for mine, other in zip(ours, theirs):
         assert torch.equal(mine.grad, other.grad)
+
+
+@pytest.mark.parametrize("limit", [0.5, 50.0])
+def test_the_scale_is_what_clipping_multiplies_by(limit):
+    ours, theirs = ([_with_grad([3.0, -0.1]), _with_grad([4.0])] for _ in range(2))
+    norm, scale = norm_and_scale(ours, limit)
+    assert torch.equal(norm, clip_grad_norm(theirs, limit))
+    assert ours[1].grad.item() == 4.0
+    for mine, other in zip(ours, theirs):
+        assert torch.equal(mine.grad * scale, other.grad)
+
+
+def test_the_scale_without_gradients_is_one():
+    assert norm_and_scale([torch.nn.Parameter(torch.ones(2))], 1.0) == (0.0, 1.0)
 
 
 def test_values_are_clamped_and_the_largest_magnitude_is_returned():

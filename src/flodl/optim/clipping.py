@@ -31,17 +31,38 @@ def clip_grad_norm(parameters: Parameters, max_norm: float) -> Tensor:
     """
     import torch
 
-    _check_limit("clip_grad_norm", "max_norm", max_norm)
     with torch.no_grad():
-        grads, home = _gradients("clip_grad_norm", parameters)
-        if not grads:
-            return torch.zeros((), device=home)
-        norm: Tensor = torch.linalg.vector_norm(_norms(grads, 2.0, home))
-        # A comparison with NaN is false, so gradients with a NaN norm stay unchanged.
-        scale = torch.where(norm > max_norm, max_norm / (norm + 1e-6), 1.0)
+        grads, norm, scale = _norm_and_scale(parameters, max_norm)
         for (device, _), group in _by_kind(grads).items():
             torch._foreach_mul_(group, scale.to(device))
         return norm
+
+
+def norm_and_scale(parameters: Parameters, max_norm: float) -> tuple[Tensor, Tensor]:
+    """Return the global L2 norm of all gradients, and what `clip_grad_norm` multiplies them by.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.zeros(2))
+    >>> weight.grad = torch.tensor([3.0, 4.0])
+    >>> norm_and_scale([weight], 1.0), weight.grad
+    ((tensor(5.), tensor(0.2000)), tensor([3., 4.]))
+    """
+    import torch
+
+    with torch.no_grad():
+        return _norm_and_scale(parameters, max_norm)[1:]
+
+
+def _norm_and_scale(parameters: Parameters, max_norm: float) -> tuple[list[Tensor], Tensor, Tensor]:
+    import torch
+
+    _check_limit("clip_grad_norm", "max_norm", max_norm)
+    grads, home = _gradients("clip_grad_norm", parameters)
+    if not grads:
+        return grads, torch.zeros((), device=home), torch.ones((), device=home)
+    norm: Tensor = torch.linalg.vector_norm(_norms(grads, 2.0, home))
+    # A comparison with NaN is false, so gradients with a NaN norm stay unchanged.
+    return grads, norm, torch.where(norm > max_norm, max_norm / (norm + 1e-6), 1.0)
 
 
 def clip_grad_value(parameters: Parameters, value: float) -> Tensor:

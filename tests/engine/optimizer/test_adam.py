@@ -64,6 +64,14 @@ def test_other_dtypes_and_layouts_are_left_to_torch() -> None:
         assert not fast(optimizer).gather()
 
 
+def test_parameters_that_share_a_gradient_are_left_to_torch() -> None:
+    """Clipping would scale it once for each of them, in any order."""
+    optimizer = optimizer_of(16, 16)
+    first, second = optimizer.param_groups[0]["params"]
+    second.grad = first.grad
+    assert not fast(optimizer).gather()
+
+
 def test_the_stride_of_a_dimension_of_size_one_does_not_matter() -> None:
     """Gradients of 1x1 convolutions are in channels-last format, which is the same in memory."""
     optimizer = optimizer_of((8, 4, 1, 1))

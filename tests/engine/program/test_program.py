@@ -18,6 +18,7 @@ from flodl.core import ScheduleError, StepError
 from flodl.engine import TrainStep
 from flodl.engine.internals import body_of
 from flodl.engine.mistakes.skipped_updates import SkippedUpdates
+from flodl.engine.optimizer.adam import FastAdam
 from flodl.engine.program.running_means import account
 
 
@@ -249,6 +250,24 @@ def test_the_gradient_norm_is_from_before_any_clipping_and_values_are_clipped_fi
     torch.optim.SGD(by_hand.parameters(), lr=0.1).step()
     for ours, theirs in zip(weights(step), by_hand.parameters()):
         torch.testing.assert_close(ours, theirs.detach())
+
+
+@pytest.mark.parametrize("settings", [{"clip_norm": 0.1}, {"clip_norm": 0.1, "clip_value": 0.05}], ids=str)
+def test_an_update_that_scales_gradients_itself_receives_what_clipping_multiplies_by(settings: dict) -> None:
+    def clipped(*, scales_itself: bool) -> tuple[torch.Tensor | None, list[torch.Tensor]]:
+        body = body_of(new_step(**settings))
+        mse(body.model, *batches(1)[0]).backward()
+        quick = FastAdam(body.optimizer, body.bad, body.updater.num_skipped, checks_gradients=False)
+        scale = body.updater.finish_gradients(1.0, quick if scales_itself else None)
+        return scale, [body.updater.grad_norm, *(p.grad for p in body.parameters)]
+
+    scale, (norm, *grads) = clipped(scales_itself=True)
+    nothing, (same_norm, *multiplied) = clipped(scales_itself=False)
+    assert nothing is None
+    assert scale is not None
+    assert scale < 1.0
+    assert torch.equal(norm, same_norm)
+    assert all(torch.equal(grad * scale, other) for grad, other in zip(grads, multiplied))
 
 
 @pytest.mark.parametrize("settings", [{}, {"clip_value": 0.1}, {"guard": "gradients"}], ids=str)

@@ -20,6 +20,9 @@ from ..mistakes.optimizer_calls import WatchedMethod
 
 # Elements per block for models of up to _LARGE parameters, and above.
 _SMALL_BLOCK, _LARGE_BLOCK, _LARGE = 512, 1024, 1 << 24
+_NUM_WARPS = 4
+# Triton's eviction policy for the caches: "" or "evict_first".
+_EVICTION = ""
 _ALIGNED = 16
 # The files whose wrappers of `step` only watch its calls.
 _ONLY_WATCH = (lr_scheduler.__file__, optimizer_calls.__file__)
@@ -68,6 +71,10 @@ class FastAdam:
         entries = [entry for entry in self._entries if entry[0].grad is not None]
         if not entries or not all(fits_kernels(*entry, self._bad.device) for entry in entries):
             return False
+        # Each gradient is scaled once, and blocks run in any order.
+        grads = [parameter.grad for parameter, _, _ in entries if parameter.grad is not None]
+        if len({grad.data_ptr() for grad in grads}) < len(grads):
+            return False
         # On the CPU, whatever the default device is: a copy to the device cannot be recorded.
         with torch.device("cpu"):
             self.contents = self._table_contents(entries)
@@ -90,18 +97,21 @@ class FastAdam:
         for table, contents in self.contents:
             table.copy_(contents)
 
-    def run(self) -> None:
-        """Launch the kernels on what was gathered."""
-        from .adam_kernels import begin, update
+    def run(self, scale: Tensor | None = None) -> None:
+        """Launch the kernels on what was gathered; gradients are multiplied by `scale` first."""
+        from .adam_kernels import begin, begin_with_check, update
 
-        num_blocks = len(self.contents[-1][1])
-        block = {"SIZE": self.size, "num_warps": 4}
-        counts, checks = self._counts, self.checks_gradients
-        begin[(num_blocks,)](self.rows, self._pointers, counts, self._bad, CHECKS=checks, **block)
+        num_parameters, num_blocks = len(self.contents[0][1]), len(self.contents[-1][1])
+        block = {"SIZE": self.size, "num_warps": _NUM_WARPS}
+        counts = self._counts
+        if self.checks_gradients:
+            begin_with_check[(num_blocks,)](self.rows, self._pointers, counts, self._bad, **block)
+        else:
+            begin[(num_parameters,)](self._pointers, counts, num_warps=1)
         # Torch's pow, which differs from Triton's in the last bit.
         torch.pow(self._betas, counts, out=self._powers)
         tables = self.rows, self._pointers, self._settings, counts, self._powers
-        update[(num_blocks,)](*tables, self._bad, self._num_skipped, **block)
+        update[(num_blocks,)](*tables, self._bad, self._num_skipped, scale, EVICTION=_EVICTION, **block)
 
     def _blocks(self, index: int, parameter: Tensor, state: dict[str, Any]) -> Tensor:
         """Return a row for each block of a parameter: data pointers, index of the parameter, length.
@@ -226,7 +236,7 @@ def matches_torch(device: torch.device, size: int) -> bool:
 
 
 def _train(device: torch.device, size: int, *, fast: bool) -> list[Tensor]:
-    """Return parameters and state after three updates with fixed numbers."""
+    """Return parameters, state and gradients after updates with fixed numbers."""
     generator = torch.Generator(device).manual_seed(0)
     float32 = partial(torch.zeros, dtype=torch.float32, device=device)
 
@@ -241,24 +251,31 @@ def _train(device: torch.device, size: int, *, fast: bool) -> list[Tensor]:
     groups = [{"params": [p], "weight_decay": 0.1 * (p.numel() == size)} for p in parameters]
     optimizer = AdamW(groups, lr=rate, betas=(0.9, 0.99), fused=True, capturable=True)
     bad, skipped = float32(()), float32(()).double()
-    for number in range(5):
-        for parameter, count in zip(parameters, counts):
-            parameter.grad = draw(count)
-        # The last two updates are skipped; the very last because of a gradient.
-        bad.fill_(number == 3 or (number == 4 and not fast))
-        if number == 4:
-            parameters[0].grad[-1] = torch.nan  # type: ignore[index]
+    # The gradients of all updates.
+    drawn: list[Tensor] = []
+    # What gradients are multiplied by. The last two updates are skipped; the very last because of a gradient.
+    for number, clip in enumerate((None, None, 0.37, 1.0, 0.37, None)):
+        grads = [draw(count) for count in counts]
+        for parameter, grad in zip(parameters, grads):
+            parameter.grad = grad
+        bad.fill_(number == 4 or (number == 5 and not fast))
+        if number == 5:
+            grads[0][-1] = torch.nan
         if number == 1:
             for parameter, before in zip(parameters, counts.values()):
                 optimizer.state[parameter]["step"].fill_(before)
+        scale = None if clip is None else float32(()).fill_(clip)
         if fast and number > 0:
-            adam = FastAdam(optimizer, bad, skipped, checks_gradients=number == 4, size=size)
+            adam = FastAdam(optimizer, bad, skipped, checks_gradients=number == 5, size=size)
             adam.gather()
             adam.write_tables()
-            adam.run()
+            adam.run(scale)
         else:
+            if scale is not None:
+                torch._foreach_mul_(grads, scale)
             # The first update creates the state.
             optimizer.found_inf, optimizer.grad_scale = bad, None  # type: ignore[attr-defined]
             optimizer.step()
+        drawn += grads
     states = [value for p in parameters for value in optimizer.state[p].values()]
-    return [*(p.detach() for p in parameters), *states, bad]
+    return [*(p.detach() for p in parameters), *states, *drawn, bad]

@@ -239,9 +239,9 @@ class StepBody:
             quick = None
         if not self.updater.started:
             self.updater.check_first_update(self.model)
-        self.updater.finish_gradients(correction, quick)
+        scale = self.updater.finish_gradients(correction, quick)
         with uninterrupted():
-            self.updater.step(quick)
+            self.updater.step(quick, scale)
             if self.undo.has_effects:
                 self.undo.undo_where(self.means.bad)
             if self.scaler is not None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from flodl.optim import clip_grad_norm, clip_grad_value
-from flodl.optim.clipping import gradient_values
+from flodl.optim.clipping import gradient_values, norm_and_scale
 
 from ..errors import NoGradient
 from ..mistakes.optimizer_calls import REMEMBERED_UPDATES, LeftGradient, OptimizerCalls
@@ -159,10 +159,10 @@ class Updater:
             )
         check_first_gradients(model, self.parameters)
 
-    def finish_gradients(self, correction: float, quick: FastAdam | None) -> None:
+    def finish_gradients(self, correction: float, quick: FastAdam | None) -> Tensor | None:
         """Correct, unscale and clip the gradients, and set the flag if one of them is not finite.
 
-        The last is left to `quick` if it checks them itself.
+        The last is left to `quick` if it checks them itself. Return what `quick` has to multiply them by.
         """
         settings, parameters = self.settings, []
         for group in self.optimizer.param_groups:
@@ -177,8 +177,9 @@ class Updater:
             is_clamped = settings.clip_value is not None
             if is_clamped or quick is None or not quick.checks_gradients:
                 self._check_gradients([p.grad for p in parameters if p.grad is not None])
-        if settings.clip_norm is not None or settings.clip_value is not None:
-            self._clip()
+        if settings.clip_norm is None and settings.clip_value is None:
+            return None
+        return self._clip(leaves_scale=quick is not None)
 
     def _correct(self, grads: list[Tensor], correction: float) -> None:
         if correction != 1.0:
@@ -187,28 +188,38 @@ class Updater:
             self.scaler.unscale(grads)
             torch.maximum(self.bad, self.scaler.found_inf, out=self.bad)
 
-    def _clip(self) -> None:
-        """Clip values, then the norm; the norm that is reported and checked is from before either."""
+    def _clip(self, *, leaves_scale: bool) -> Tensor | None:
+        """Clip values, then the norm; the norm that is reported and checked is from before either.
+
+        With `leaves_scale`, return the scale that clips the norm instead of multiplying by it.
+        """
         settings = self.settings
-        norm = None
+        norm = scale = None
         if settings.clip_value is not None and settings.clip_norm is not None:
             norm = clip_grad_norm(self.parameters, math.inf)
         if settings.clip_value is not None:
             clip_grad_value(self.parameters, settings.clip_value)
         if settings.clip_norm is not None:
-            clipped = clip_grad_norm(self.parameters, settings.clip_norm)
+            if leaves_scale:
+                clipped, scale = norm_and_scale(self.parameters, settings.clip_norm)
+            else:
+                clipped = clip_grad_norm(self.parameters, settings.clip_norm)
             norm = clipped if norm is None else norm
             self.grad_norm.copy_(norm)
             torch.maximum(self.bad, (norm - norm != 0).to(self.bad.dtype), out=self.bad)
+        return scale
 
     def can_run(self, quick: FastAdam) -> bool:
         """Return whether a faster form of the update, for recordings, supports the current gradients."""
         return not self.starts_parameters() and quick.gather()
 
-    def step(self, quick: FastAdam | None) -> None:
-        """Step the optimizer, or `quick`; if the flag is set, parameters and state stay as they are."""
+    def step(self, quick: FastAdam | None, scale: Tensor | None) -> None:
+        """Step the optimizer, or `quick`; if the flag is set, parameters and state stay as they are.
+
+        The scale of the gradients is only left to `quick`.
+        """
         if quick is not None:
-            quick.run()
+            quick.run(scale)
             return
         learning = [parameter for parameter in self.parameters if parameter.grad is not None]
         starts = not self.started.issuperset(learning)
