@@ -5,7 +5,7 @@
 124 million parameters, bf16, random tokens. Windows grow as ElChe decides. The share of waiting and reducing
 counts from the middle of the run, when windows have grown; the table shows all windows. The target is 3 %.
 
-With 40 % of an H200 (52 multiprocessors), bf16 matmuls of torch 2.11 with CUDA 13.0 return wrong results under
+With 40 % of an H200 (52 multiprocessors), bf16 matmuls of torch 2.11 with CUDA 13.0 are wrong under
 MPS, without flodl as well. With 25, 60 and 100 % they are right.
 """
 

@@ -15,6 +15,7 @@ from flodl.core.rng_state import RngState
 from ..batch.signature import Signature
 from ..batch.tree import tensors_of
 from ..device.autograd_history import attribute_path, cut_history, has_live_history
+from ..device.timing import now_s
 from ..errors import NotCapturable
 from ..guards.recompile import GuardFailed, refusing_to_recompile
 from ..optimizer.adam import FastAdam, fast_adam
