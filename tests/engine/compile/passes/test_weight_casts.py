@@ -106,3 +106,13 @@ def test_a_compiled_step_with_autocast_computes_the_same_with_the_pass() -> None
         found.append([loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())])
     assert all(map(torch.equal, *found))
     assert num_calls[0] == 1  # in the forward
+
+
+def test_a_cast_that_the_backward_reads_too_is_included() -> None:
+    def program(x: Tensor, one: Tensor, other: Tensor) -> tuple[Tensor, ...]:
+        one, other = (cast(weight, torch.bfloat16) for weight in (one, other))
+        return x @ one, x @ other, one
+
+    x = torch.randn(8, 8, dtype=torch.bfloat16)
+    graph = changed(program, x, torch.randn(8, 8), torch.randn(8, 8))
+    assert (calls(graph, together), calls(graph, cast)) == (1, 0)

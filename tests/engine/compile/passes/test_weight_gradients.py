@@ -39,6 +39,14 @@ def test_a_weight_gradient_is_written_in_float32() -> None:
     assert changed(program, matrix(32, 8), matrix(32, 6)) == 1
 
 
+def test_an_input_that_is_transposed_in_memory_counts_as_transposed() -> None:
+    def program(x: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
+        return (cast(aten.mm(grad, x), torch.float32),)
+
+    assert changed(program, matrix(32, 8), matrix(32, 6).t()) == 1
+    assert changed(program, matrix(32, 8), matrix(6, 32)) == 0
+
+
 def test_views_in_between_and_after_it_are_kept() -> None:
     def program(x: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
         product = aten.mm(aten.permute(grad, [1, 0]), x)

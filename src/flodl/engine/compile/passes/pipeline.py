@@ -15,6 +15,7 @@ from torch.fx import Graph, Node
 
 from . import fx
 from .attention import AttentionWithoutCopies
+from .empty_parts import RemoveEmptyParts
 from .fx import (
     concat_columns,
     concat_rows,
@@ -127,6 +128,7 @@ def inductor_options(*, tune: str | None = None) -> dict[str, Any]:
             DecomposeGruCells(),
             DecomposeAddmm(),
             MatmulInStorageOrder(),
+            RemoveEmptyParts(),
             AttentionWithoutCopies(),
             AlignMatmuls(),
         ),

@@ -65,7 +65,11 @@ def _is_weight_cast(node: Node) -> bool:
     if not isinstance(weight, Node) or weight.op != "placeholder" or not fx.is_cuda_float32(weight):
         return False
     # What the graph overwrites must be read at its place.
-    return not fx.is_mutated(weight) and all(user.target in _MATMULS for user in _readers(node))
+    if fx.is_mutated(weight):
+        return False
+    # The backward may read the result as well.
+    readers = [user for user in _readers(node) if user.op != "output"]
+    return bool(readers) and all(user.target in _MATMULS for user in readers)
 
 
 def _readers(node: Node) -> Iterator[Node]:

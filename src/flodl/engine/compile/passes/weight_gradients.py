@@ -58,11 +58,19 @@ def _from_matmul(cast: Node) -> list[Node] | None:
         chain.insert(0, node)
         if node.target is _aten.mm.default:
             is_narrow = node.meta["val"].dtype in (torch.bfloat16, torch.float16)
-            return chain if is_narrow and is_transposed(operands(node)[0]) else None
+            return chain if is_narrow and _is_transposed(operands(node)[0]) else None
         if node.target not in _VIEWS:
             return None
         node = node.args[0]
     return None
+
+
+def _is_transposed(matrix: Node) -> bool:
+    """Return whether a matrix is transposed, by the program or by the one whose result it is."""
+    if is_transposed(matrix):
+        return True
+    value = matrix.meta["val"]
+    return matrix.op == "placeholder" and value.dim() == 2 and value.stride(0) == 1 and value.stride(1) != 1
 
 
 def _is_result(cast: Node) -> bool:
