@@ -15,6 +15,7 @@ from torch.fx import Graph, Node
 
 from . import fx
 from .attention import AttentionWithoutCopies
+from .cross_entropy import FuseCrossEntropy
 from .fx import (
     concat_columns,
     concat_rows,
@@ -123,6 +124,7 @@ def inductor_options(*, tune: str | None = None) -> dict[str, Any]:
     return {
         **tuning,
         "fallback_random": True,
+        "pre_grad_custom_pass": FuseCrossEntropy(),
         "joint_custom_pre_pass": PassSequence(
             DecomposeGruCells(),
             DecomposeAddmm(),
