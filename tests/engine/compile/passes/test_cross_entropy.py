@@ -169,6 +169,12 @@ def written_after_the_cast(logits: Tensor, target: Tensor) -> Tensor:
     return cross_entropy(cast, target)
 
 
+def rectified_in_place(logits: Tensor, target: Tensor) -> Tensor:
+    cast = logits.float()
+    nn.functional.relu(cast, True)
+    return cross_entropy(cast, target)
+
+
 def source_written_after_the_cast(logits: Tensor, target: Tensor) -> Tensor:
     cast = logits.float()
     logits += 1.5 * logits
@@ -188,6 +194,7 @@ LEFT_ALONE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "few classes": lambda logits, target: cross_entropy(logits[:, :4095].float(), target % 4095),
     "transposed": lambda logits, target: cross_entropy(logits.t().reshape(6, -1).float().log(), target),
     "written after the cast": written_after_the_cast,
+    "rectified in place": rectified_in_place,
     "source written after the cast": source_written_after_the_cast,
 }
 

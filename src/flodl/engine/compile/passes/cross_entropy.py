@@ -178,6 +178,8 @@ def _writes(node: Node) -> bool:
         return True
     if isinstance(node.target, torch._ops.OpOverload):
         return bool(node.target._schema.is_mutable)
+    if getattr(node.target, "__module__", None) == "torch.nn.functional" and True in node.args:
+        return True  # perhaps `inplace`
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     return name.endswith("_") or name in _WRITING_OPERATORS
 
