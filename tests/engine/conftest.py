@@ -36,7 +36,7 @@ def passes_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         return isinstance(value, torch.Tensor) and value.dtype is torch.float32
 
     monkeypatch.setattr(fx, "is_cuda_float32", is_float32)
-    monkeypatch.setattr(fx, "is_cuda", lambda node: isinstance(node.meta.get("val"), torch.Tensor))
+    monkeypatch.setattr(fx, "is_cuda", lambda node: isinstance(fx.fake_value(node), torch.Tensor))
 
 
 class CompiledAlready:

@@ -29,6 +29,11 @@ ATTENTION: dict[Any, int] = {
 _VALUE_KEYS = "val", "tensor_meta", "unbacked_bindings", "eager_input_vals"
 
 
+def fake_value(node: Any) -> Any:
+    """Return the fake value of a node; it has another name in a graph before autograd."""
+    return node.meta.get("val", node.meta.get("example_value")) if isinstance(node, Node) else None
+
+
 def is_cuda_float32(node: Node) -> bool:
     """Return whether a value is a float32 tensor on CUDA."""
     value = node.meta.get("val")
@@ -37,7 +42,7 @@ def is_cuda_float32(node: Node) -> bool:
 
 def is_cuda(node: Node) -> bool:
     """Return whether a value is a tensor on CUDA."""
-    value = node.meta.get("val")
+    value = fake_value(node)
     return isinstance(value, torch.Tensor) and value.is_cuda
 
 

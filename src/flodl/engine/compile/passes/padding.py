@@ -8,7 +8,7 @@ import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph, Node
 
-from . import fx
+from . import cross_entropy, fx
 from .fx import insert_call, is_transposed, operands
 
 _aten = torch.ops.aten
@@ -16,6 +16,7 @@ _aten = torch.ops.aten
 _MULTIPLE = 8
 # Smaller dimensions, such as a few classes, are left to torch.
 _LARGE = 1024
+_ROW_VIEWS = {_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default}
 
 
 class AlignMatmuls(CustomGraphPass):
@@ -23,7 +24,8 @@ class AlignMatmuls(CustomGraphPass):
 
     Torch's compiler pads the gradient of such logits in a kernel of its own, and computes the loss from rows
     that are not aligned: 1.1 ms of the 12 ms that a step of GPT-2 takes on an H200. Padded here, before other
-    passes, the gradient is computed into padded memory, and the logits are a part of a padded result.
+    passes, the gradient is computed into padded memory, and the logits are a part of a padded result. flodl's
+    own cross entropy writes its gradient into padded memory by itself.
     """
 
     def __call__(self, graph: Graph) -> None:
@@ -33,7 +35,7 @@ class AlignMatmuls(CustomGraphPass):
                 _align(graph, node, padded)
 
     def uuid(self) -> Any:
-        return get_hash_for_files((__file__, fx.__file__), "aligned matmuls")
+        return get_hash_for_files((__file__, fx.__file__, cross_entropy.__file__), "aligned matmuls")
 
 
 def _is_16_bit(node: Node) -> bool:
@@ -78,6 +80,8 @@ def _pad(graph: Graph, node: Node, dim: int, padded: dict[tuple[Node, int], Node
         assert isinstance(base, Node)
         inside = _pad(graph, base, 1 - dim, padded)
         return insert_call(graph, _aten.permute.default, (inside, [1, 0]), instead_of=node)
+    if dim == 1 and (backward := _cross_entropy_backward(node)) is not None:
+        return _write_padded(graph, backward)
     if (node, dim) not in padded:
         extra = -node.meta["val"].shape[dim] % _MULTIPLE
         amounts = [0, extra] if dim == 1 else [0, 0, 0, extra]
@@ -86,3 +90,34 @@ def _pad(graph: Graph, node: Node, dim: int, padded: dict[tuple[Node, int], Node
                 graph, _aten.constant_pad_nd.default, (node, amounts), instead_of=node
             )
     return padded[node, dim]
+
+
+def _cross_entropy_backward(matrix: Node) -> Node | None:
+    """Return the call of flodl's cross entropy that computed a matrix; None if something else did.
+
+    Views in between are looked through: they divide the rows into a batch and positions, and merge them.
+    """
+    node: Any = matrix
+    while node.target in _ROW_VIEWS:
+        node = node.args[0]
+    if node.meta["val"].shape != matrix.meta["val"].shape:
+        return None
+    if node.target is _aten.slice.Tensor and node.args[1:] == (1, 0, node.meta["val"].shape[1]):
+        node = node.args[0]
+    return node if node.target is cross_entropy.BACKWARD else None
+
+
+def _write_padded(graph: Graph, backward: Node) -> Node:
+    """Let a call of flodl's cross entropy write its gradient with zeros appended to each row."""
+    *arguments, columns = backward.args
+    assert isinstance(columns, int)
+    if columns % _MULTIPLE == 0:
+        return backward
+    with graph.inserting_before(backward):
+        whole = insert_call(
+            graph, cross_entropy.BACKWARD, (*arguments, columns + -columns % _MULTIPLE), instead_of=backward
+        )
+        part = insert_call(graph, _aten.slice.Tensor, (whole, 1, 0, columns), instead_of=backward)
+    backward.replace_all_uses_with(part)
+    graph.erase_node(backward)
+    return whole

@@ -15,6 +15,7 @@ from torch.fx import Graph, Node
 
 from . import fx
 from .attention import AttentionWithoutCopies
+from .cross_entropy import FuseCrossEntropy
 from .empty_parts import RemoveEmptyParts
 from .fx import (
     concat_columns,
@@ -124,6 +125,7 @@ def inductor_options(*, tune: str | None = None) -> dict[str, Any]:
     return {
         **tuning,
         "fallback_random": True,
+        "pre_grad_custom_pass": FuseCrossEntropy(),
         "joint_custom_pre_pass": PassSequence(
             DecomposeGruCells(),
             DecomposeAddmm(),
