@@ -183,7 +183,12 @@ def with_ancestors(nodes: Iterable[Node]) -> set[Node]:
 
 def draws_random_numbers(graph: Graph) -> bool:
     """Return whether a graph draws random numbers, which must keep eager's order."""
-    return any(_is_drawn(part) for node in graph.nodes for part in (node.target, *node.args))
+    return any(map(draws_random_numbers_at, graph.nodes))
+
+
+def draws_random_numbers_at(node: Node) -> bool:
+    """Return whether a node draws random numbers."""
+    return any(_is_drawn(part) for part in (node.target, *node.args))
 
 
 def _is_drawn(part: Any) -> bool:

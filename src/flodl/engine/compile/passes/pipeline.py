@@ -15,6 +15,7 @@ from torch.fx import Graph, Node
 
 from . import fx
 from .attention import AttentionWithoutCopies
+from .causal_masks import RecognizeCausalMasks
 from .cross_entropy import FuseCrossEntropy
 from .empty_parts import RemoveEmptyParts
 from .fx import (
@@ -130,6 +131,7 @@ def inductor_options(*, tune: str | None = None) -> dict[str, Any]:
             DecomposeGruCells(),
             DecomposeAddmm(),
             MatmulInStorageOrder(),
+            RecognizeCausalMasks(),
             RemoveEmptyParts(),
             AttentionWithoutCopies(),
             AlignMatmuls(),
