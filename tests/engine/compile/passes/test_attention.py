@@ -64,6 +64,24 @@ def test_a_packed_projection_is_read_in_parts(take: str) -> None:
     assert found == [(steps, offset) for offset in (0, WIDTH, 2 * WIDTH)]
 
 
+def test_keys_and_values_in_an_empty_cache_are_read_from_the_matmul() -> None:
+    def program(x: Tensor, weight: Tensor) -> Tensor:
+        query, key, value = (heads(part) for part in (x @ weight).view(BATCH, LENGTH, -1).chunk(3, -1))
+        return scaled_dot_product_attention(query, key.clone(), value.clone())
+
+    found = places(program, torch.randn(BATCH * LENGTH, WIDTH), torch.randn(WIDTH, 3 * WIDTH))
+    steps = [LENGTH * 3 * WIDTH, SIZE, 3 * WIDTH, 1]
+    assert found == [(steps, offset) for offset in (0, WIDTH, 2 * WIDTH)]
+
+
+def test_what_a_matmul_wrote_is_read_as_it_is() -> None:
+    def program(x: Tensor, weight: Tensor) -> Tensor:
+        parts = (x @ weight).view(BATCH, LENGTH, -1).chunk(3, -1)
+        return scaled_dot_product_attention(*map(heads, parts))
+
+    assert places(program, torch.randn(BATCH * LENGTH, WIDTH), torch.randn(WIDTH, 3 * WIDTH)) == []
+
+
 def test_a_tensor_that_is_only_partly_read_is_left_alone() -> None:
     def program(x: Tensor) -> Tensor:
         query, key, value, _ = (heads(part.contiguous()) for part in x.relu().chunk(4, -1))

@@ -37,7 +37,7 @@ def is_causal(mask, *inputs: Tensor, queries: int = LENGTH) -> bool:
     return bool(node.kwargs.get("is_causal"))
 
 
-@pytest.mark.parametrize("hidden", [-torch.inf, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("hidden", [-torch.inf, torch.finfo(torch.float32).min, -65536.0])
 def test_a_causal_mask_is_recognized(hidden: float) -> None:
     assert is_causal(lambda: torch.where(later().expand(2, -1, -1, -1), 0.0, hidden))
 

@@ -58,9 +58,6 @@ def _readable(argument: Any) -> StridedView | None:
     # A copy that has other readers is kept.
     if not all(user.target in ATTENTION for user in argument.users):
         return None
-    # The output of a kernel that is not fused is already read without a copy.
-    if not found.copied and not fx.is_pointwise(found.source):
-        return None
     dims = [merge_runs(dim) for dim in found.dims]
     *outer, last = (dim[0][1] if dim else 0 for dim in dims)
     is_aligned = all(stride % _ALIGNED == 0 for stride in (*outer, found.offset))
@@ -72,7 +69,9 @@ def _saves_a_copy(parts: Sequence[StridedView]) -> bool:
     regions = {(part.dims, part.offset) for part in parts}
     covered = sum(math.prod(size for dim in dims for size, _ in dim) for dims, _ in regions)
     is_whole = bool(covered == parts[0].source.meta["val"].numel())
-    return is_whole and (len(parts) > 1 or parts[0].copied)
+    # The output of a kernel that is not fused is read without a copy anyway.
+    is_fused = len(parts) > 1 and fx.is_pointwise(parts[0].source)
+    return is_whole and (is_fused or any(part.copied for part in parts))
 
 
 def _read_without_copies(graph: Graph, parts: dict[Node, StridedView]) -> None:

@@ -17,7 +17,8 @@ from .fx import ATTENTION, with_ancestors
 _MASKS = "attn_bias", "attn_mask"
 # Larger masks are not evaluated.
 _MAX_ELEMENTS = 1 << 28
-_LOWEST = {torch.finfo(dtype).min for dtype in (torch.float32, torch.float16, torch.bfloat16)}
+# Scores this low have a weight of zero. Torch uses -65536 for cuDNN, where -inf fails.
+_LOWEST = torch.finfo(torch.float16).min
 
 
 class RecognizeCausalMasks(CustomGraphPass):
@@ -89,5 +90,5 @@ def _hides_later_positions(mask: Tensor) -> bool:
     if mask.dtype is torch.bool:
         return bool((mask == shown).all())
     lowest = mask.min()
-    is_lowest = float(lowest) == -torch.inf or float(lowest) in _LOWEST
-    return is_lowest and bool((mask == torch.where(shown, torch.zeros_like(lowest), lowest)).all())
+    expected = torch.where(shown, torch.zeros_like(lowest), lowest)
+    return float(lowest) <= _LOWEST and bool((mask == expected).all())

@@ -17,7 +17,6 @@ from . import fx
 from .attention import AttentionWithoutCopies
 from .causal_masks import RecognizeCausalMasks
 from .cross_entropy import FuseCrossEntropy
-from .empty_parts import RemoveEmptyParts
 from .fx import (
     concat_columns,
     concat_rows,
@@ -132,7 +131,6 @@ def inductor_options(*, tune: str | None = None) -> dict[str, Any]:
             DecomposeAddmm(),
             MatmulInStorageOrder(),
             RecognizeCausalMasks(),
-            RemoveEmptyParts(),
             AttentionWithoutCopies(),
             AlignMatmuls(),
         ),
