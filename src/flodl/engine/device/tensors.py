@@ -66,23 +66,28 @@ def _bytes(tensor: Tensor) -> Tensor:
 ELEMENTS_AT_ONCE = 1 << 22
 
 
-def square_sum(tensor: Tensor, minus: Tensor | None = None) -> Tensor:
+def square_sum(tensor: Tensor, minus: Tensor | None = None, *, device: torch.device | None = None) -> Tensor:
     """Return the sum of squares of a tensor, or of its difference from another, in double precision.
+
+    It is computed on a device, by default where the tensor is.
 
     >>> square_sum(torch.tensor([3.0, 4.0])), square_sum(torch.tensor([3.0, 4.0]), torch.tensor([2.0, 4.0]))
     (tensor(25., dtype=torch.float64), tensor(1., dtype=torch.float64))
     """
     if tensor.numel() <= ELEMENTS_AT_ONCE or tensor.layout is not torch.strided:
-        return _square_sum(tensor, minus)
+        return _square_sum(tensor, minus, device)
     pieces = torch.split(tensor.reshape(-1), ELEMENTS_AT_ONCE)
     if minus is None:
-        return torch.stack([_square_sum(piece, None) for piece in pieces]).sum()
+        return torch.stack([_square_sum(piece, None, device) for piece in pieces]).sum()
     others = torch.split(minus.reshape(-1), ELEMENTS_AT_ONCE)
-    return torch.stack([_square_sum(*pair) for pair in zip(pieces, others, strict=True)]).sum()
+    return torch.stack([_square_sum(*pair, device) for pair in zip(pieces, others, strict=True)]).sum()
 
 
-def _square_sum(tensor: Tensor, minus: Tensor | None) -> Tensor:
-    numbers = widened(tensor) if minus is None else widened(tensor) - widened(minus)
+def _square_sum(tensor: Tensor, minus: Tensor | None, device: torch.device | None) -> Tensor:
+    device = device or tensor.device
+    numbers = widened(tensor.to(device))
+    if minus is not None:
+        numbers = numbers - widened(minus.to(device))
     return numbers.abs().square().sum()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from .gradients import Gradients, relative_difference
@@ -34,10 +35,12 @@ class WindowResult:
 
     outputs: WindowOutputs
     parts: Parts
+    # Where distances are computed.
+    device: torch.device
 
     def distance(self, other: WindowResult) -> float:
         """Return the distance of all gradients of another result from these, relative to their norm."""
-        return relative_difference(self.outputs.gradients, other.outputs.gradients)
+        return relative_difference(self.outputs.gradients, other.outputs.gradients, self.device)
 
     def outliers(self, other: WindowResult) -> dict[str, float]:
         """Return the parts of another result that are too far from these, with their distances."""

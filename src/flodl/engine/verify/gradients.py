@@ -12,6 +12,7 @@ from torch import Tensor
 from ..device.tensors import same_bits, square_sum
 from ..device.torch_flags import convolutions_without_tf32, matmul_tf32
 from ..program.program import StepBody
+from ..state.copies import copies_of
 
 # The tolerance for the gradients of a compiled step, relative to the norm of eager's gradients.
 TOLERANCE = {"fp32": 1e-3, "tf32": 5e-3, "bf16": 5e-2, "fp16": 5e-2}
@@ -24,20 +25,22 @@ Gradients = list[Tensor | None]
 
 
 def copy_gradients(body: StepBody) -> Gradients:
-    """Return copies of the gradients of a step's parameters."""
-    return [None if p.grad is None else p.grad.detach().clone() for p in body.parameters]
+    """Return copies of the gradients of a step's parameters; in the memory of the host if they are large."""
+    found = {str(at): p.grad.detach() for at, p in enumerate(body.parameters) if p.grad is not None}
+    copies = copies_of(found)
+    return [copies.get(str(at)) for at in range(len(body.parameters))]
 
 
-def relative_difference(one: Gradients, other: Gradients) -> float:
+def relative_difference(one: Gradients, other: Gradients, device: torch.device) -> float:
     """Return the distance between two sets of gradients relative to the norm of the first.
 
-    It is infinite if they belong to different sets of parameters.
+    It is computed on a device. It is infinite if they belong to different sets of parameters.
     """
     if [grad is None for grad in one] != [grad is None for grad in other]:
         return math.inf
     pairs = [(a, b) for a, b in zip(one, other) if a is not None and b is not None]
-    apart = torch.stack([square_sum(a, b) for a, b in pairs]).sum().sqrt()
-    size = torch.stack([square_sum(a) for a, _ in pairs]).sum().sqrt()
+    apart = torch.stack([square_sum(a, b, device=device) for a, b in pairs]).sum().sqrt()
+    size = torch.stack([square_sum(a, device=device) for a, _ in pairs]).sum().sqrt()
     return float(apart / size.clamp_min(1e-30))
 
 

@@ -96,7 +96,7 @@ def part_distances(one: Parts, other: Parts) -> dict[str, float]:
     # Buffers may be on a different device.
     device = one[names[0]].small.device
     pairs = [(one[name], other[name].numbers) for name in names]
-    apart = torch.stack([square_sum(part.numbers, theirs).sqrt().to(device) for part, theirs in pairs])
+    apart = torch.stack([square_sum(part.numbers, theirs, device=device).sqrt() for part, theirs in pairs])
     size = torch.stack(
         [torch.maximum(_norm(part.numbers, device), part.small.to(device)) for part, _ in pairs]
     )
@@ -118,4 +118,4 @@ def _is_dense(tensor: Tensor) -> bool:
 
 def _norm(numbers: Tensor, device: torch.device) -> Tensor:
     """Return the norm of some numbers in double precision, on a device."""
-    return square_sum(numbers).sqrt().to(device)
+    return square_sum(numbers, device=device).sqrt()

@@ -115,9 +115,8 @@ class Reruns:
 
     def result(self, outputs: WindowOutputs, after: Mapping[str, Tensor], before: Snapshot) -> WindowResult:
         """Return what a run computed, split into parts."""
-        return WindowResult(
-            outputs, window_parts(self._body, outputs.gradients, after, before.tensors, outputs.values)
-        )
+        parts = window_parts(self._body, outputs.gradients, after, before.tensors, outputs.values)
+        return WindowResult(outputs, parts, self._body.device)
 
 
 def rerun(runner: Runner, window: Iterable[Micro], *, updates: bool) -> Values:
@@ -131,4 +130,4 @@ def rerun(runner: Runner, window: Iterable[Micro], *, updates: bool) -> Values:
 def set_gradients(body: StepBody, grads: Gradients) -> None:
     """Set the gradients of a step's parameters."""
     for parameter, grad in zip(body.parameters, grads):
-        parameter.grad = grad
+        parameter.grad = None if grad is None else grad.to(parameter.device)

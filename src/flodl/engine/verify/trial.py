@@ -73,7 +73,7 @@ class Trial:
         self._records_metrics = False
         # Where the eager step waits for the device, if that does not rule out the tier.
         self._sync = ""
-        self._verdict = Verdict(tier, body, updates=self._updates)
+        self._verdict = Verdict(tier, body, updates=self._updates, builder=self._builder)
 
     @property
     def cost_s(self) -> float:
@@ -223,8 +223,23 @@ class Trial:
             raise Refused(f"the {self.tier} step differs from eager: {difference}")
         if not self._verdict.is_accepted:
             return None
+        if not all(map(candidate.fits, window)):
+            self._record_again(candidate, window, before, after)
         candidate.show_grads()
         return candidate
+
+    def _record_again(
+        self, candidate: Runner, window: list[Micro], before: Snapshot, after: Snapshot
+    ) -> None:
+        """Make recordings again that were dropped for comparisons, and the gradients that they write."""
+        try:
+            before.restore()
+            self._builder.prepare(window, before)
+            rerun(candidate, window, updates=self._updates)
+        except (GuardFailed, NotCapturable) as error:
+            raise Refused(f"the step cannot be {self.tier}: {error}") from error
+        finally:
+            after.restore()
 
     def _rerun(self, candidate: Runner, window: list[Micro], before: Snapshot, *, is_new: bool) -> Values:
         """Run a window on the candidate; if a guard of new code fails, compile it once more."""

@@ -7,6 +7,7 @@ from ..program.program import StepBody
 from ..program.runner import EagerRunner, Micro
 from ..settings import Tier
 from ..state.snapshot import Snapshot
+from .candidate import CandidateBuilder
 from .distances import (
     MOSTLY_ROUNDING,
     RoundingNoise,
@@ -43,8 +44,12 @@ OTHER_WEIGHTS = (0.01, 0.3)
 class Verdict:
     """What is known about one candidate so far; `updates` if the candidate includes the update."""
 
-    def __init__(self, tier: Tier, body: StepBody, *, updates: bool) -> None:
+    def __init__(
+        self, tier: Tier, body: StepBody, *, updates: bool, builder: CandidateBuilder | None = None
+    ) -> None:
         self._tier = tier
+        # Drops recordings while eager runs, and makes them again.
+        self._builder = builder
         self._body = body
         self._tolerance = TOLERANCE[body.settings.precision]
         self._updates = updates
@@ -122,6 +127,7 @@ class Verdict:
             if any(grad is not None and bool(grad.any()) for grad in eager.gradients):
                 return None
             return None if self._agrees_elsewhere(runner, before, window) else _norm_error(1.0)
+        self._make_room()
         again = self._reruns.run(self._eager, before, window)
         failure = _rerun_error(off, real.distance(again), self._tolerance)
         exact = None if failure else self._reruns.in_float64(real, before, after, window)
@@ -146,7 +152,12 @@ class Verdict:
         A model that has memorized its batch computes nothing but rounding errors at its own.
         """
         for by in OTHER_WEIGHTS:
-            real, candidate = (self._reruns.moved(one, by, before, window) for one in (self._eager, runner))
+            self._make_room()
+            real = self._reruns.moved(self._eager, by, before, window)
+            if self._builder is not None:
+                before.restore()
+                self._builder.prepare(window, before)
+            candidate = self._reruns.moved(runner, by, before, window)
             if real.distance(candidate) <= self._tolerance and not real.outliers(candidate):
                 return True
         return False
@@ -155,7 +166,7 @@ class Verdict:
         difference = after.first_difference_now(self._body, updated=self._updates)
         candidate = copy_gradients(self._body)
         if difference is None and not self._updates and not same_gradients(eager, candidate):
-            return _norm_error(relative_difference(eager, candidate))
+            return _norm_error(relative_difference(eager, candidate, self._body.device))
         return difference
 
     def _failure(
@@ -197,12 +208,18 @@ class Verdict:
         self._doubtful += bool(doubt)
         return None
 
+    def _make_room(self) -> None:
+        """Drop the recordings before eager runs, where the trial can make them again."""
+        if self._builder is not None:
+            self._builder.make_room()
+
     def _repeats_itself(self, before: Snapshot, window: list[Micro]) -> bool:
         """Return whether eager computes the same bits twice.
 
         Some kernels (cuDNN's, with autotuning) add in an order that changes from run to run.
         """
         candidate = copy_gradients(self._body)
+        self._make_room()
         first = self._reruns.run(self._eager, before, window).outputs.gradients
         state = Snapshot(self._body)
         again = self._reruns.run(self._eager, before, window).outputs.gradients
