@@ -5,7 +5,8 @@ import torch
 
 from flodl import Trainer
 from flodl.core import HFError, TrainError
-from flodl.hf import AutoModelForSequenceClassification, compute_loss, create_tiny, label_names
+from flodl.hf import AutoModelForSequenceClassification, compute_loss, create_tiny, label_names, outputs
+from flodl.train import ClassAccuracy, ClassF1, ConfusionMatrix
 
 TEXTS = ["a moving film", "a dull story"]
 
@@ -68,3 +69,24 @@ def test_a_run_resumed_with_labels_in_another_order_raises(tmp_path, capsys):
     capsys.readouterr()
     train(["negative", "positive"], 3)
     assert "the labels of the model are now ['negative', 'positive'], were" in "".join(capsys.readouterr())
+
+
+def test_metrics_with_the_labels_of_the_model_in_another_order_raise(tmp_path):
+    model = create_tiny(tmp_path / "tiny", TEXTS, head="seqcls", labels=["pos", "neg"])
+
+    def make(metric):
+        return Trainer(
+            model,
+            compute_loss,
+            metrics={"by_class": metric},
+            outputs=outputs,
+            optimizer=lambda groups: torch.optim.SGD(groups, lr=1e-3),
+            device="cpu",
+            monitor=False,
+        )
+
+    for kind in (ClassAccuracy, ClassF1, ConfusionMatrix):
+        with pytest.raises(TrainError, match=r"another order, \['pos', 'neg'\].*\(model\.config\.labels\)"):
+            make(kind(["neg", "pos"]))
+        for fitting in (model.config.labels, 2, ["good", "bad"]):
+            make(kind(fitting))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import chain
 from typing import Any, Protocol, runtime_checkable
@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from flodl.core import CursorError, DataError, TrainError, log
 from flodl.data import Loader
 
+from ..checks.evaluation_samples import uncounted_samples
 from ..session import Session
 from .batch_lists import USUAL, Usual, hint_at_batches
 from .cursor import BatchCursor
@@ -53,7 +54,7 @@ class Loaders:
         self._evaluation_data: tuple[Any, int | None] | None = None
         # The loader that was used last, of the user or of this object.
         self.evaluation: Loader | None = None
-        self._warned_of_dropped = False
+        self._warned_of_uncounted = False
         # An iterator whose first batch was read by the dry pass, and all of its batches.
         self._peeked: tuple[Any, Batches] | None = None
 
@@ -177,11 +178,10 @@ class Loaders:
             if data is training:
                 raise TrainError("this loader feeds the training. Use a separate loader for evaluation.")
             self._check_loader(data)
-            self._warn_of_dropped(data, data.num_samples)
+            self._warn_of_uncounted(data)
             self.evaluation = data
             return data
-        if isinstance(data, DataLoader) and isinstance(data.sampler, Sized):
-            self._warn_of_dropped(data, len(data.sampler))
+        self._warn_of_uncounted(data)
         if not isinstance(data, DataLoader) and not whole_batches:
             usual = None if training is None else training.batch_size
             batch_size = batch_size or usual or EVALUATION_BATCH_SIZE
@@ -196,17 +196,12 @@ class Loaders:
         self.evaluation = self._evaluation
         return self._evaluation
 
-    def _warn_of_dropped(self, loader: Loader | DataLoader[Any], count: int | None) -> None:
-        """Warn once if an evaluation leaves out samples."""
-        dropped = (count or 0) % (loader.batch_size or 1)
-        if loader.drop_last and dropped and not self._warned_of_dropped:
-            self._warned_of_dropped = True
-            log.warn(
-                "the evaluation loader has drop_last=True, so %d of %d samples are left out of its "
-                "metrics. Leave drop_last out: a smaller last batch is weighted by its samples.",
-                dropped,
-                count,
-            )
+    def _warn_of_uncounted(self, data: Any) -> None:
+        """Warn once if an evaluation does not count each sample once."""
+        warnings = [] if self._warned_of_uncounted else [*uncounted_samples(data)]
+        self._warned_of_uncounted |= bool(warnings)
+        for warning in warnings:
+            log.warn("%s", warning)
 
     def _build(self, data: Any, batch_size: int | None, **order: Any) -> Loader:
         self._check_made_for_model(data)

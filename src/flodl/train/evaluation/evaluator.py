@@ -25,6 +25,7 @@ from flodl.engine import (
 from flodl.graph import without_carried_values, without_records
 
 from ..batches.samples import Batches
+from ..checks.class_names import check_class_names
 from .ema import AveragedWeights
 from .metrics import Results, computed_or_nan, modes_of, reset_metrics, update_metrics
 from .modes import check_still_evaluating, evaluation_mode
@@ -80,6 +81,7 @@ class Evaluator:
                 "returns predictions and targets."
             )
         check_metric_names(self.metrics)
+        check_class_names(self.metrics, self.model)
         fitting = getattr(self.step_fn, "metric_outputs", None)
         if self.metrics and self.outputs is None and isinstance(fitting, str):
             raise TrainError(

@@ -22,9 +22,9 @@ def check_label_names(saved: Sequence[str] | None, model: nn.Module) -> None:
     own = label_names_of(model)
     if saved and own and own != [*saved] and sorted(own) == sorted(saved):
         raise TrainError(
-            f"the saved run predicts {_listed(saved)}, and this model has the same labels in another order, "
-            f"{_listed(own)}: every prediction would get the name of another class. Nothing was loaded. Load "
-            f"the model with labels={[*saved]!r:.300}, or choose a different checkpoint_dir."
+            f"the saved run predicts {listed_names(saved)}, and this model has the same labels in another "
+            f"order, {listed_names(own)}: every prediction would get the name of another class. Nothing was "
+            f"loaded. Load the model with labels={[*saved]!r:.300}, or choose a different checkpoint_dir."
         )
 
 
@@ -32,13 +32,13 @@ def changed_label_names(saved: Sequence[str] | None, model: nn.Module) -> Iterat
     """Describe labels with other names."""
     own = label_names_of(model)
     if saved and own and own != [*saved]:
-        yield f"the labels of the model are now {_listed(own)}, were {_listed(saved)}"
+        yield f"the labels of the model are now {listed_names(own)}, were {listed_names(saved)}"
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed_names(names: Sequence[str]) -> str:
     """Return some names in their order.
 
-    >>> _listed(["a", "b"])
+    >>> listed_names(["a", "b"])
     "['a', 'b']"
     """
     shown = [*map(repr, names[:8])] + ["…"] * (len(names) > 8)
