@@ -18,6 +18,7 @@ from .run_state import (
     graph_state,
     load_carried_values,
     load_graph_state,
+    reset_carried_values,
     without_carried_values,
     without_records,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "is_kept_in_eval",
     "load_carried_values",
     "load_graph_state",
+    "reset_carried_values",
     "set_kept_in_eval",
     "structure_of",
     "summary",

@@ -77,13 +77,18 @@ def load_carried_values(model: nn.Module, state: Mapping[str, Any], device: torc
             graph._memory.batch = saved["batch"]
 
 
+def reset_carried_values(model: nn.Module) -> None:
+    """Drop the values that the graphs of a model carry, where its data begins again."""
+    for _, graph in _graphs(model):
+        graph.reset_state()
+
+
 @contextmanager
 def without_carried_values(model: nn.Module) -> Iterator[None]:
     """Run the block with nothing carried, and restore the carried values afterwards."""
     before = [(graph._memory, graph._memory.carried, graph._memory.batch) for _, graph in _graphs(model)]
     try:
-        for _, graph in _graphs(model):
-            graph.reset_state()
+        reset_carried_values(model)
         yield
     finally:
         for memory, carried, batch in before:

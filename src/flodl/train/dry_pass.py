@@ -25,7 +25,7 @@ from .batches.batch_lists import hint_at_batches
 from .batches.loaders import preserve_position
 from .callbacks.watched import lacks_evaluation, may_add_metrics, unknown_watched, watched_matrix
 from .checks.augmentations import unfit_augmentations
-from .checks.carried_state import shuffled_state
+from .checks.carried_state import unrelated_state
 from .checks.gradients import check_gradients
 from .evaluation.batch_values import judge_values
 from .evaluation.broadcasts import broadcast_metrics
@@ -85,8 +85,8 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
         _check_watched(run, names, [f"eval_{name}" for name in matrices])
         _report_unsaved(run, batch, written)
         unsaved = () if plain is None else plain.warnings(as_arguments(batch))
-        if shuffled := shuffled_state(session, as_arguments(batch)):
-            warnings.append(shuffled)
+        if unrelated := unrelated_state(session, as_arguments(batch)):
+            warnings.append(unrelated)
         for warning in (*unsaved, *warnings):
             run.reports.warn(warning)
         run.report_values(judged)

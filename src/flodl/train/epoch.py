@@ -14,7 +14,7 @@ from flodl.core.formats import counted
 from flodl.core.interrupts import uninterrupted
 from flodl.data import Loader
 from flodl.engine import enter_training
-from flodl.graph import Graph
+from flodl.graph import Graph, reset_carried_values
 from flodl.graph.trainer_epochs import SECOND_END, after_epoch, record_epoch
 from flodl.optim import ScheduleBridge
 
@@ -184,6 +184,8 @@ def begin_epoch(run: Run, loader: Loader) -> None:
         _report_mixed_epoch(run, loader)
         session.position.epoch_step, session.position.spent_s = 0, 0.0
         _report_other_size(run, loader, count)
+        # The data begins again; within an epoch, a resumed run continues the state that was saved.
+        reset_carried_values(session.model)
         run.hooks.call("on_epoch_start", epoch=session.epochs)
     session.check_parameters()
     session.epoch_start_s = time.perf_counter()

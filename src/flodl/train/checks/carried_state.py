@@ -1,4 +1,4 @@
-"""Shuffled data for a graph that carries values from one batch to the next."""
+"""Rows in an order that does not fit a graph which carries values from one batch to the next."""
 
 from __future__ import annotations
 
@@ -14,13 +14,20 @@ from flodl.graph import Graph
 from ..session import Session
 
 
-def shuffled_state(session: Session, batch: tuple[Any, ...]) -> str:
-    """Return a warning if values carried by a graph pass between rows that shuffling puts together, or "".
+def unrelated_state(session: Session, batch: tuple[Any, ...]) -> str:
+    """Return a warning if values carried by a graph pass between unrelated rows, or "".
+
+    Shuffling puts such rows together, and so do several devices that each train some of the batches.
 
     A step function that resets the state in each batch carries nothing.
     """
     loader = session.loader
-    if loader is None or not _shuffles(loader) or not _has_carried_state(session.model):
+    if loader is None or not _has_carried_state(session.model):
+        return ""
+    on_ranks, policy = len(session.settings.devices) > 1, session.settings.policy
+    is_divided = on_ranks and policy != "sync"
+    is_continued = on_ranks and session.position.epoch_step > 0
+    if not (is_divided or is_continued or _shuffles(loader)):
         return ""
     try:
         if not depends_on_last_step(session.train_step, batch):
@@ -28,6 +35,20 @@ def shuffled_state(session: Session, batch: tuple[Any, ...]) -> str:
     except Exception as error:
         log.debug("the search for carried state: %s: %s", type(error).__name__, error)
         return ""
+    if is_divided:
+        return (
+            "the graph carries values from one batch to the next, and with "
+            f"policy={policy!r} each device trains only some of the batches: each row "
+            "continues the state of an unrelated row. Train with policy='sync' or on one device, with "
+            "Loader(data, batch_size, shuffle=False), or call reset_state() of the graph in the step "
+            "function."
+        )
+    if is_continued:
+        return (
+            "the graph carries values from one batch to the next, and this run continues within an epoch: "
+            "with several devices the carried values are not saved, so they start again here. Resume from "
+            "the end of an epoch, or train on one device."
+        )
     return (
         "the graph carries values from one batch to the next, and the loader shuffles the data: each row "
         "continues the state of an unrelated row. Pass Loader(data, batch_size, shuffle=False) with rows "

@@ -19,6 +19,7 @@ from flodl.distributed.coverage import Lease
 from flodl.distributed.gradients import GradientTeam
 from flodl.distributed.ranks import RankInfo, Trained
 from flodl.engine import update_without_batch
+from flodl.graph import graph_state, load_carried_values
 
 from ..batches.samples import num_samples_of_batch
 from ..evaluation.evaluator import as_arguments
@@ -42,6 +43,7 @@ class _Window:
     integers: Tensor
     optimizer: dict[str, Any]
     step: dict[str, Any]
+    graphs: dict[str, Any]
 
 
 class SyncWorker(TrainerWorker):
@@ -75,6 +77,7 @@ class SyncWorker(TrainerWorker):
         self._where, self._leases = (generation, window), leases
 
     def train(self, lease: Lease, position: Position, *, should_stop: Callable[[], bool]) -> Trained:
+        self._reset_carried(lease.epoch)
         start = self._remember()
         try:
             self._team.meet(*self._where, tuple(sorted(each.rank for each in self._leases)))
@@ -158,6 +161,7 @@ class SyncWorker(TrainerWorker):
             self.state.read_integers(),
             copy.deepcopy(self._optimizer.state_dict()),
             self._step.state_dict(),
+            graph_state(self._model),
         )
 
     def _return_to(self, window: _Window) -> None:
@@ -166,6 +170,7 @@ class SyncWorker(TrainerWorker):
         self.state.write_integers(window.integers)
         self._load_optimizer(window.optimizer)
         self._step.load_state_dict(window.step)
+        load_carried_values(self._model, window.graphs, self._device)
         self._num_skipped = window.step["num_skipped"]
 
 

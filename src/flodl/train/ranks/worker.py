@@ -21,6 +21,7 @@ from flodl.distributed.coverage import Lease
 from flodl.distributed.ranks import RankInfo, Trained
 from flodl.distributed.reduction import FlatState
 from flodl.engine import TrainStep, report_skips_elsewhere
+from flodl.graph import reset_carried_values
 
 from ..batches.samples import SampleCounts, num_samples_of_batch
 from ..build import build_optimizer
@@ -56,6 +57,8 @@ class TrainerWorker:
         self._step.load_state_dict(payload.step_state)
         self._loader = Loader(**payload.data, device=self._device)
         self._counts = SampleCounts()
+        # The epoch that the values carried by a graph belong to.
+        self._epoch: int | None = None
         self._num_skipped = payload.step_state["num_skipped"]
         self.outer_state = payload.outer_state
 
@@ -78,6 +81,7 @@ class TrainerWorker:
     def train(self, lease: Lease, position: Position, *, should_stop: Callable[[], bool]) -> Trained:
         step, schedule = self._step, self._step.schedule
         step.reset_means()
+        self._reset_carried(lease.epoch)
         started_s = time.perf_counter()
         first_s, waited_s, steps = started_s, 0.0, 0
         updates = self._updates(lease)
@@ -109,6 +113,12 @@ class TrainerWorker:
             loss=total / weight if weight else 0.0,
             metrics=metrics,
         )
+
+    def _reset_carried(self, epoch: int) -> None:
+        """Drop the values that graphs carry where an epoch begins, as on one device."""
+        if epoch != self._epoch:
+            self._epoch = epoch
+            reset_carried_values(self._model)
 
     def _updates(self, lease: Lease) -> Iterator[Update]:
         """Yield the micro-batches of each update of a lease."""
