@@ -495,14 +495,20 @@ class TrainStep:
             usual.is_explicit = True
             self._journal.add(self._count.steps, "samples", Cause.SAMPLE_COUNT, ambiguous_samples(lengths))
             usual.time_steps = time_steps_of(batch)
-        elif usual.time_steps not in (0, samples) and samples == time_steps_of(batch):
-            usual.varies = varying_samples(usual.time_steps, samples, min(leading_lengths(batch)[1:]))
-            usual.time_steps = 0
-            if self._window.accumulate > 1:
-                self._warn_of_samples()
+        elif usual.time_steps is not None:
+            self._compare_time_steps(time_steps_of(batch), samples)
         ragged = usual.is_ragged(samples, may_grow=self.is_between_updates)
         usual.signature = form if samples and samples == usual.samples else None
         return ragged
+
+    def _compare_time_steps(self, now: tuple[int, int] | None, samples: int) -> None:
+        """Remember a warning if batches that count their time steps as samples vary in either number."""
+        usual = self._usual
+        if usual.time_steps is None or now is None or now == usual.time_steps or now[0] != samples:
+            return
+        usual.varies, usual.time_steps = varying_samples(usual.time_steps, now), None
+        if self._window.accumulate > 1:
+            self._warn_of_samples()
 
     def _warn_of_samples(self) -> None:
         """Warn once that batches are weighted by their time steps, where weights matter."""

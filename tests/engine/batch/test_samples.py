@@ -18,8 +18,8 @@ def new_step(**settings) -> TrainStep:
     return TrainStep(model, optimizer, loss_of, tier="eager", **settings)
 
 
-def batch(steps: int) -> tuple[torch.Tensor, ...]:
-    return torch.ones(steps, 3, 2), torch.full((3,), steps), torch.zeros(3)
+def batch(steps: int, samples: int = 3) -> tuple[torch.Tensor, ...]:
+    return torch.ones(steps, samples, 2), torch.full((samples,), steps), torch.zeros(samples)
 
 
 def test_time_steps_that_weight_the_micro_batches_of_a_window_are_a_warning_once(capsys) -> None:
@@ -39,6 +39,24 @@ def test_time_steps_that_weight_the_means_are_a_warning_once_they_are_read(capsy
     assert capsys.readouterr().err == ""
     step.means(), step.means()
     assert capsys.readouterr().err.count("a batch counts as 7 samples") == 1
+
+
+def test_a_ragged_batch_that_weighs_as_much_as_others_is_a_warning_once(capsys) -> None:
+    step = new_step(accumulate=2)
+    for samples in (16, 2, 16, 4):
+        step(*batch(7, samples))
+    told = capsys.readouterr().err
+    assert told.count("a batch counts as 7 samples") == 1
+    assert "but the other tensors have 2 rows, and those of an earlier batch 16" in told
+    assert "step.call((x, y), samples=2)" in told
+
+
+def test_a_ragged_batch_with_a_given_number_of_samples_is_not_a_warning(capsys) -> None:
+    step = new_step(accumulate=2)
+    for samples in (16, 2, 16, 4):
+        step.call(batch(7, samples), samples=samples)
+    step.means()
+    assert capsys.readouterr().err == ""
 
 
 def test_time_steps_that_are_always_as_many_are_not_a_warning(capsys) -> None:

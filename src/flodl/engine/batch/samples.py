@@ -65,33 +65,48 @@ def ambiguous_samples(lengths: Sequence[int]) -> str:
     )
 
 
-def time_steps_of(batch: tuple[Any, ...]) -> int:
-    """Return the rows of the first tensor if they are certainly time steps, [time, batch, …]; else 0.
+def time_steps_of(batch: tuple[Any, ...]) -> tuple[int, int] | None:
+    """Return the time steps and samples of a batch whose first tensor is certainly [time, batch, …].
 
     Its second dimension is then the number of rows of all others. A single one of floats may be weights.
 
     >>> import torch
     >>> lengths = torch.zeros(4, dtype=torch.int64)
     >>> time_steps_of((torch.zeros(7, 4, 3), lengths)), time_steps_of((torch.zeros(4, 3), lengths))
-    (7, 0)
+    ((7, 4), None)
     """
     found = [leaf for leaf in leaves_of(batch) if isinstance(leaf, Tensor) and leaf.ndim > 0]
     rows = {len(one) for one in found[1:]}
     if not found or found[0].ndim < 2 or rows != {found[0].shape[1]} or len(found[0]) in rows:
-        return 0
-    return 0 if len(found) == 2 and found[1].is_floating_point() else len(found[0])
+        return None
+    if len(found) == 2 and found[1].is_floating_point():
+        return None
+    return len(found[0]), found[0].shape[1]
 
 
-def varying_samples(before: int, now: int, rows: int) -> str:
+def varying_samples(before: tuple[int, int], now: tuple[int, int]) -> str:
     """Return a warning about batches that count as many samples as they have time steps.
 
-    >>> varying_samples(7, 9, 4)[:66]
+    Each is a number of time steps and one of samples.
+
+    >>> varying_samples((7, 4), (9, 4))[:66]
     'a batch counts as 9 samples, the rows of its first tensor, and an '
     """
+    (steps, rows), (earlier_steps, earlier_rows) = now, before
+    counted = f"a batch counts as {steps} samples, the rows of its first tensor,"
+    if steps == earlier_steps:
+        told = (
+            f"{counted} but the other tensors have {rows} rows, and those of an earlier batch {earlier_rows}."
+            " If the rows of the first tensor are time steps, all batches have the same weight"
+        )
+    else:
+        told = (
+            f"{counted} and an earlier one as {earlier_steps}, but the other tensors have {rows} rows. If "
+            "these are time steps, batches are weighted by their length"
+        )
     return (
-        f"a batch counts as {now} samples, the rows of its first tensor, and an earlier one as {before}, but "
-        f"the other tensors have {rows} rows. If these are time steps, batches are weighted by their length: "
-        f"pass the number of samples, step.call((x, y), samples={rows}), or put the batch dimension first"
+        f"{told}: pass the number of samples, step.call((x, y), samples={rows}), or put the batch dimension "
+        "first"
     )
 
 

@@ -31,8 +31,8 @@ class UsualSize:
     signature: Signature | None = None
     # Whether the number of samples was given, or a message has said how it was guessed.
     is_explicit: bool = False
-    # The time steps of the first batch, if they count as its samples; what follows if they vary.
-    time_steps: int = 0
+    # The time steps and samples of the first batch, if the steps count as samples; a warning if one varies.
+    time_steps: tuple[int, int] | None = None
     varies: str = ""
     # How many ragged batches were dropped.
     num_dropped: int = 0
