@@ -146,6 +146,13 @@ def test_a_failing_import_inside_the_target_is_not_reported_as_a_missing_target(
         assert "No module named 'no_such_thing_at_all'. -vv shows the traceback." in capsys.readouterr().err
 
 
+def test_the_message_of_a_failing_import_ends_with_one_period(project, capsys):
+    project({"bench_work.py": "raise ValueError('there are no devices.')\n"})
+    for target in ("bench_work:work", "bench_work.py:work"):
+        assert main(["bench", target]) == 1
+        assert "ValueError: there are no devices. -vv shows the traceback." in capsys.readouterr().err
+
+
 def test_a_target_that_raises_is_named(project, capsys):
     project({"bench_work.py": "def work():\n    raise ValueError('not today')\n"})
     assert main(["bench", "bench_work.py:work"]) == 1

@@ -49,6 +49,7 @@ def test_a_script_learns_where_its_ranks_run_and_its_exit_code_is_returned(scrip
     [
         (["--devices", "gpu:0"], "the device 'gpu:0' is unknown. Write cpu, cuda or cuda:0."),
         (["--devices", " , "], "--devices is empty"),
+        (["--devices", "2"], "for a number of ranks, --ranks 2."),
         (["--on", "ray", "--devices", "cuda:1"], "Ray chooses the GPU: write cuda"),
         ([], "neither --devices nor --ranks is given"),
         (["--devices", "cpu", "--ranks", "1"], "are mutually exclusive"),
@@ -59,6 +60,14 @@ def test_a_script_learns_where_its_ranks_run_and_its_exit_code_is_returned(scrip
 def test_errors_say_what_to_pass(script, words, message, capfd):
     assert main(["launch", *words, script]) == 1
     assert message in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--devices", "cpu,cpu"], ["--ranks=2"]])
+def test_an_option_after_the_script_says_that_it_comes_before(script, words, capfd):
+    assert main(["launch", script, *words]) == 1
+    name = words[0].partition("=")[0]
+    told = f"{name} is after {script}, so it is passed to the script. Options of fdl launch come before the"
+    assert told in capfd.readouterr().err
 
 
 def test_a_script_that_does_not_exist_is_an_error(tmp_path, capfd):

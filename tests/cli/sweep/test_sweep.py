@@ -290,6 +290,15 @@ def test_without_values_there_is_nothing_to_sweep(project, capfd):
     assert "there is nothing to sweep over. Write --over" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["--over", "lr=0.1,0.2"], ["--presets=run"]])
+def test_values_to_sweep_over_after_the_command_say_where_they_belong(project, capfd, words):
+    manifest = "entry: python train.py\ncommands: {run: {training: {}}}\n"
+    project({"fdl.yml": manifest, "train.py": PROGRAM})
+    assert main(["sweep", "run", *words]) == 1
+    name = words[0].partition("=")[0]
+    assert f"{name} is an option of fdl sweep: write it in front of the command." in capfd.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_folder_with_another_sweep_is_left_alone(sweep_project, capfd):
     assert main(["sweep", "--over", "lr=0.1"]) == 0

@@ -92,8 +92,10 @@ def test_all_ranks_that_fail_end_the_run_with_the_first_failure(make, data, supe
 def test_updates_that_are_not_finite_end_the_run_or_are_counted(make, data):
     x, y = data
     x[17, 0] = torch.inf
-    with pytest.raises(NotFiniteError, match="on ranks"):
+    with pytest.raises(NotFiniteError, match=r"not finite in 1 of the \d+ updates .*, on rank [01]\. Those"):
         make(dry_pass=False).fit((x, y), epochs=1, batch_size=4)
+    with pytest.raises(NotFiniteError, match=r"on ranks 0, 1\. Those"):
+        make(dry_pass=False, policy="sync").fit((x, y), epochs=1, batch_size=4)
     trainer = make(nan="skip", dry_pass=False)
     result = trainer.fit((x, y), epochs=2, batch_size=4)
     assert [row["skipped_updates"] for row in result.history] == [1, 1]

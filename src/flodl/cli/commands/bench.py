@@ -208,9 +208,7 @@ def _import_file(path: Path) -> Any:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise SetupError(
-            f"{path} cannot be imported: {type(error).__name__}: {error}. -vv shows the traceback."
-        ) from error
+        raise _not_imported(path, f"{type(error).__name__}: {error}") from error
     return module
 
 
@@ -220,12 +218,15 @@ def _import_module(name: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not name.startswith(error.name):
-            raise SetupError(f"{name} cannot be imported: {error}. -vv shows the traceback.") from error
+            raise _not_imported(name, str(error)) from error
         raise SetupError(f"the module {name!r} was not found from {Path.cwd()}.") from None
     except Exception as error:
-        raise SetupError(
-            f"{name} cannot be imported: {type(error).__name__}: {error}. -vv shows the traceback."
-        ) from error
+        raise _not_imported(name, f"{type(error).__name__}: {error}") from error
+
+
+def _not_imported(source: Path | str, cause: str) -> SetupError:
+    """Return the error for a file or module that raised while it was imported."""
+    return SetupError(f"{source} cannot be imported: {cause.rstrip().rstrip('.')}. -vv shows the traceback.")
 
 
 def _default_device() -> str:

@@ -15,6 +15,7 @@ from flodl.core.errors import SetupError
 from flodl.distributed.placement import ENGINES, Placement, parse_ranks
 from flodl.distributed.placement.commands import Launch, plan_launch
 
+_ONE_OF_THEM = "Pass one of them: --ranks 2, or --devices cuda:0,cuda:1."
 _SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
@@ -58,6 +59,8 @@ def command(
     """
     if not script.is_file():
         raise SetupError(f"script {script} not found. Pass the path of a Python file.")
+    if devices is None and ranks is None:
+        raise SetupError(_neither(script, arguments))
     placement = _placement(on, devices, ranks, address or "")
     launch = plan_launch(placement, [str(script), *arguments], hosts=hosts, restarts=restarts)
     if explain or as_json:
@@ -72,18 +75,29 @@ def command(
     return call(launch.command, cwd=Path.cwd(), **launch.variables, **{LAUNCH: launch.placement.to_json()})
 
 
+def _neither(script: Path, arguments: tuple[str, ...]) -> str:
+    """Return the error for a launch without ranks: their option may follow the script, which receives it."""
+    after = next((word for word in arguments if word.partition("=")[0] in ("--devices", "--ranks")), None)
+    if after is None:
+        return f"neither --devices nor --ranks is given. {_ONE_OF_THEM}"
+    return (
+        f"{after.partition('=')[0]} is after {script}, so it is passed to the script. Options of fdl launch "
+        f"come before the script: fdl launch --ranks 2 {script}."
+    )
+
+
 def _placement(on: str, devices: str | None, ranks: str | None, address: str) -> Placement:
-    if (devices is None) == (ranks is None):
-        neither, both = (
-            "neither --devices nor --ranks is given",
-            "--devices and --ranks are mutually exclusive",
-        )
-        given = neither if devices is None else both
-        raise SetupError(f"{given}. Pass one of them: --ranks 2, or --devices cuda:0,cuda:1.")
+    if devices is not None and ranks is not None:
+        raise SetupError(f"--devices and --ranks are mutually exclusive. {_ONE_OF_THEM}")
     if devices is not None:
         names = tuple(name.strip() for name in devices.split(",") if name.strip())
         if not names:
             raise SetupError("--devices is empty. Write for example --devices cuda:0,cuda:1.")
+        if devices.strip().isdecimal():
+            raise SetupError(
+                f"--devices {devices.strip()} is a number. Write names, such as --devices cuda:0,cuda:1; for "
+                f"a number of ranks, --ranks {devices.strip()}."
+            )
         return Placement(on=on, devices=names, address=address)
     assert ranks is not None
     return Placement(on=on, ranks=parse_ranks(ranks), address=address)

@@ -13,6 +13,8 @@ from flodl.core import TrainError
 PREFIX = "eval_"
 # The number of skipped updates in a row of the history, with nan="skip".
 SKIPPED = "skipped_updates"
+# The same on one of several ranks, where each trains batches of its own; the rank follows.
+SKIPPED_ON = f"{SKIPPED}.rank"
 
 
 def check_names(values: Iterable[str], *, metrics: Mapping[str, Any] | None = None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch.utils.data import DataLoader
 
 from flodl.core import NotFiniteError, TrainError
@@ -61,10 +63,13 @@ def check_data(loader: Loader) -> None:
         )
 
 
-def check_skipped(session: Session, report: CommitReport, skipped: int, *, row: int) -> int:
+def check_skipped(
+    session: Session, report: CommitReport, skipped: int, *, on: Sequence[int], row: int
+) -> int:
     """Raise if updates were skipped because something was not finite, unless that is allowed.
 
-    The loss scale of fp16 is found by trying, so `row` counts how many were skipped in a row there.
+    `on` is the ranks that skipped them; none where all ranks share each update. The loss scale of fp16 is
+    found by trying, so `row` counts how many were skipped in a row there.
     """
     if session.settings.nan == "skip":
         return 0
@@ -73,10 +78,11 @@ def check_skipped(session: Session, report: CommitReport, skipped: int, *, row: 
         row = row + skipped if skipped >= updates else 0
         skipped = row if row >= OVERFLOWS_IN_A_ROW else 0
     if skipped:
-        ranks = ", ".join(str(rank) for rank in sorted({rank for rank, *_ in report.work}))
+        ranks = sorted({*on} or {rank for rank, *_ in report.work})
+        where = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
         raise NotFiniteError(
             f"the loss or the gradients were not finite in {skipped} of the {updates} updates before update "
-            f"{report.committed}, on ranks {ranks}. Those updates were skipped. Train on one device to see "
+            f"{report.committed}, on {where}. Those updates were skipped. Train on one device to see "
             "the cause, or use nan='skip' to continue."
         )
     return row

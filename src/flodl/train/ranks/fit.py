@@ -29,7 +29,7 @@ from flodl.distributed.supervisor import (
 
 from ..epoch import begin_epoch, begin_run, end_epoch, end_training
 from ..evaluation.modes import modes_of
-from ..evaluation.names import SKIPPED
+from ..evaluation.names import SKIPPED, SKIPPED_ON
 from ..evaluation.pieces import Pieces, compare_pieces
 from ..run import Run
 from .adopt import Progress, WeightsCheck, adopt, settings_for_ranks, sums_of
@@ -232,12 +232,14 @@ class RanksFit:
             return
         sums = dict(report.sums)
         skipped = int(sums.pop(SKIPPED, (0.0, 0.0))[0])
+        skipped_on = [int(name[len(SKIPPED_ON) :]) for name in sums if name.startswith(SKIPPED_ON)]
+        sums = {name: each for name, each in sums.items() if not name.startswith(SKIPPED_ON)}
         for name, (total, weight) in sums.items():
             known = progress.sums.get(name, (0.0, 0.0))
             progress.sums[name] = (known[0] + total, known[1] + weight)
         progress.updates = report.committed
         progress.num_skipped += skipped
-        self._skipped_row = check_skipped(session, report, skipped, row=self._skipped_row)
+        self._skipped_row = check_skipped(session, report, skipped, on=skipped_on, row=self._skipped_row)
         reporter = run.reports.current
         if reporter is not None and not reporter.is_silent:
             size = self._loader.batch_size or 1

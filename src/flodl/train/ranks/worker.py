@@ -27,7 +27,7 @@ from ..batches.samples import SampleCounts, num_samples_of_batch
 from ..build import build_optimizer
 from ..evaluation.evaluator import as_arguments
 from ..evaluation.modes import restore_modes
-from ..evaluation.names import SKIPPED
+from ..evaluation.names import SKIPPED, SKIPPED_ON
 from .optimizer_state import load_optimizer_state
 from .payload import Payload, set_process_flags
 
@@ -43,7 +43,7 @@ class TrainerWorker:
     """
 
     def __init__(self, info: RankInfo, payload: Payload, folder: Path | None) -> None:
-        self._folder, self._payload = folder, payload
+        self._folder, self._payload, self._rank = folder, payload, info.rank
         set_process_flags(payload.flags)
         self._device = torch.device(info.device)
         if self._device.type == "cuda":
@@ -102,6 +102,8 @@ class TrainerWorker:
             step.flush()
             steps += 1
         metrics = self._metrics()
+        if metrics[SKIPPED][0]:
+            metrics[f"{SKIPPED_ON}{self._rank}"] = metrics[SKIPPED]
         delivered_s = time.perf_counter() - first_s
         total, weight = metrics.get("loss", (0.0, 0.0))
         return Trained(
