@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import OneCycleLR, StepLR
 
 from flodl.core import StepError
 from flodl.engine import TrainStep
+from flodl.graph import FlowBuilder
 
 X, Y = torch.ones(8, 4), torch.zeros(8, 2)
 
@@ -58,6 +59,27 @@ def test_clearing_the_gradients_through_the_model_raises_at_the_next_micro_batch
     model.zero_grad(set_to_none=set_to_none)
     with pytest.raises(StepError, match=r"gradients of 1 of 3 micro-batches.*were cleared.*give_up_window"):
         step(X, Y)
+
+
+@pytest.mark.parametrize("path", ["body", "head"])
+def test_a_part_that_is_frozen_within_a_window_keeps_its_weights_and_the_other_gets_the_whole_window(
+    path: str,
+) -> None:
+    torch.manual_seed(0)
+    graph = FlowBuilder(nn.Linear(4, 3)).tag("body").through(nn.Linear(3, 2)).tag("head").build()
+    other = copy.deepcopy(graph)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (graph, other)]
+    step = TrainStep(graph, optimizers[0], mse, tier="eager", accumulate=3)
+    step(X, Y)
+    graph.freeze(path)
+    step(X, Y)
+    step(X, Y)
+    mse(other, X, Y).backward()
+    other.freeze(path)
+    optimizers[1].step()
+    assert step.updates == 1
+    for one, expected in zip(graph.parameters(), other.parameters()):
+        assert torch.allclose(one, expected, atol=1e-6)
 
 
 def test_changing_the_gradients_within_a_window_is_allowed_where_some_of_them_are_zero() -> None:

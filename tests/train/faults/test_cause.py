@@ -233,3 +233,24 @@ def test_a_parameter_that_was_never_finite_is_not_called_good(make, data):
         caught.value
     )
     assert "nan='skip'" not in str(caught.value)
+
+
+def test_a_batch_without_targets_is_explained_as_a_mean_over_zero_targets(make, data):
+    def loss_of(model, x, y):
+        return nn.functional.cross_entropy(model(x), y)
+
+    x, targets = data[0][:12], torch.arange(12) % 3
+    targets[4:8] = -100
+    error = failure(make(nn.Linear(3, 3), loss_of), Loader((x, targets), 4, shuffle=False), batch_size=None)
+    assert "All targets of this batch are -100" in str(error)
+    assert "mean over zero targets" in str(error)
+    assert "learning rate" not in str(error)
+
+
+def test_some_ignored_targets_do_not_explain_a_value_that_is_not_finite(make, data):
+    def loss_of(model, x, y):
+        return nn.functional.cross_entropy(model(x), y) / (y != 2).all()
+
+    x, targets = data[0][:12], torch.tensor([-100, 0, 1, -100] * 2 + [-100, 2, 2, -100])
+    error = failure(make(nn.Linear(3, 3), loss_of), Loader((x, targets), 4, shuffle=False), batch_size=None)
+    assert "Lower the learning rate or clip the gradients." in str(error)

@@ -114,8 +114,11 @@ class OptimizerCalls:
         Zeros are looked for after the first micro-batch: later, the step itself has written to them, too.
         """
         left, window, optimizer = self.left, self.window, self._optimizer()
-        if left is None or left.parameter.grad is None:
-            return left is not None
+        if left is None:
+            return False
+        if left.parameter.grad is None:
+            # Freezing a part of a graph clears its gradients, which nothing would apply.
+            return left.parameter.requires_grad
         if window is None or window.position != 1 or not self._is_first_piece:
             return False
         if left.is_unchanged() or optimizer is None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -18,6 +19,8 @@ from ..saving.directory import RunDirectory
 from ..session import Session
 
 MAX_SAMPLES = 16
+# The target that torch's losses and transformers leave out, unless told otherwise.
+IGNORED_TARGET = -100
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ def explain(
     Batches that were not kept are read again if the run `ends`: a loader that is in use cannot do that.
     """
     suspects = recent.since(since)
-    found, place = _find(session, recent, suspects, ends=ends)
+    found, place, batch = _find(session, recent, suspects, ends=ends)
     bundle = None if directory is None else _last_bundle(directory)
     sentences = []
     samples: list[int] = []
@@ -65,7 +68,25 @@ def explain(
         return replace(cause, advice="Remove or repair these samples.")
     if _is_bad_parameter(session, path):
         return replace(cause, advice=_advice_for_weights(session), in_weights=True)
+    if found is not None and any(map(_is_ignored, pytree.tree_leaves(batch))):
+        advice = (
+            f"All targets of this batch are {IGNORED_TARGET}, which the losses of torch ignore, so the loss "
+            "is a mean over zero targets. Leave out samples without targets, or return the sum of the losses "
+            "(reduction='sum') divided by the number of samples."
+        )
+        return replace(cause, advice=advice)
     return cause
+
+
+def _is_ignored(part: Any) -> bool:
+    """Return whether a part of a batch has nothing but targets that losses leave out.
+
+    >>> import torch
+    >>> _is_ignored(torch.tensor([-100, -100])), _is_ignored(torch.tensor([-100, 1]))
+    (True, False)
+    """
+    is_integer = isinstance(part, Tensor) and part.dtype in (torch.int64, torch.int32)
+    return is_integer and part.numel() > 0 and bool((part == IGNORED_TARGET).all())
 
 
 def _is_bad_parameter(session: Session, path: str) -> bool:
@@ -97,7 +118,8 @@ def _in_batch(found: NonFinite, batch: tuple[Any, ...]) -> NonFinite:
 
 def _find(
     session: Session, recent: RecentBatches, suspects: list[RecentBatch], *, ends: bool
-) -> tuple[NonFinite | None, RecentBatch | None]:
+) -> tuple[NonFinite | None, RecentBatch | None, Any]:
+    """Return the first non-finite value, its place, and the batch."""
     for place in suspects:
         try:
             batch = recent.read(place) if ends else place.batch
@@ -110,8 +132,8 @@ def _find(
             log.debug("the search for a non-finite value: %s: %s", type(error).__name__, error)
             continue
         if found is not None:
-            return found, place
-    return None, None
+            return found, place, batch
+    return None, None, None
 
 
 def _describe_batch(place: RecentBatch, samples: list[int], rows: tuple[int, ...]) -> str:
