@@ -24,8 +24,9 @@ from flodl.monitor import Monitor
 from .batches.batch_lists import hint_at_batches
 from .batches.loaders import preserve_position
 from .callbacks.watched import lacks_evaluation, may_add_metrics, unknown_watched, watched_matrix
-from .checks.augmentations import unfit_augmentations
+from .checks.augmentations import random_changes, training_inputs
 from .checks.carried_state import unrelated_state
+from .checks.evaluated_inputs import compare_inputs
 from .checks.gradients import check_gradients
 from .evaluation.batch_values import judge_values
 from .evaluation.broadcasts import broadcast_metrics
@@ -44,12 +45,14 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
     """
     session, evaluator = run.session, run.evaluator
     evaluated: tuple[Any, int | None] | None = None
+    run.progress.inputs = training_inputs(session.loader, batch)
     if eval_data is not None:
         with preserve_rng_state(session.device), preserve_position(eval_data):
             evaluated = run.loaders.peek_evaluation(eval_data)
         if evaluated is not None:
-            for warning in unfit_augmentations(session.loader, run.loaders.evaluation, batch, evaluated[0]):
+            for warning in random_changes(run.loaders.evaluation):
                 run.reports.warn(warning)
+            compare_inputs(run, evaluated[0], call="eval_data={}")
     metrics = [*evaluator.metrics.values()]
     states = [vars(metric) for metric in metrics if hasattr(metric, "__dict__")]
     monitor, stop_reason = run.reports.monitor, session.stop_reason

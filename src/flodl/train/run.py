@@ -36,6 +36,7 @@ from .callbacks.watched import (
     notes_of,
     without_evaluation,
 )
+from .checks.augmentations import TrainingInputs
 from .checks.start import warnings_at_start
 from .checks.trained_before import EarlierRun, earlier_run, note_of, remember_training
 from .evaluation.batch_values import BatchValues
@@ -93,6 +94,9 @@ class Progress:
     undecided: tuple[str, ...] = ()
     # The run of another trainer that left the model as this one finds it.
     earlier: EarlierRun | None = None
+    # What the inputs of the training look like, and the last evaluation loader that was compared with them.
+    inputs: TrainingInputs | None = None
+    compared: ReferenceType[Loader] | None = None
     # The results of the last evaluation for each class, and matrices.
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
 

@@ -94,3 +94,100 @@ def test_images_up_to_255_are_reported_if_those_of_the_training_are_up_to_1(warn
     x, y = images(60, 1)
     told = warnings_of(None, (x * 255, y))
     assert "the training images have values from 0 to 1 and the evaluation images from 0 to 255" in told
+
+
+def classifier():
+    return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 10))
+
+
+def test_a_later_evaluation_without_the_normalization_of_the_training_is_reported_once(make, capsys):
+    trainer = make(classifier(), classify)
+    trainer.fit(Loader(images(100, 0), 50, seed=0, augment=NORMALIZE), epochs=1)
+    trainer.evaluate(Loader(images(60, 1), 30, shuffle=False, augment=NORMALIZE))
+    assert capsys.readouterr().err == ""
+    raw = images(60, 1)
+    trainer.evaluate(raw)
+    trainer.evaluate(raw)
+    told = capsys.readouterr().err
+    assert told.count("and the evaluation data is not") == 1
+    assert (
+        "trainer.evaluate(Loader(data, batch_size, shuffle=False, augment=Normalize([0.5], [0.1])))" in told
+    )
+
+
+def test_an_evaluation_of_a_restored_run_is_compared_with_its_record(make, capsys, tmp_path):
+    x, y = images(100, 0)
+    normalize = Normalize([x.mean().item()], [x.std().item()])
+    settings = {"step_fn": classify, "checkpoint_dir": tmp_path}
+    evaluation = Loader(images(60, 2), 30, shuffle=False, augment=normalize)
+    make(classifier(), **settings).fit(
+        Loader((x, y), 50, seed=0, augment=[RandomCrop(2), normalize]), epochs=1, eval_data=evaluation
+    )
+    trainer = make(classifier(), **settings)
+    trainer.restore_best()
+    trainer.evaluate(evaluation)
+    assert capsys.readouterr().err == ""
+    trainer.evaluate(images(60, 1))
+    assert capsys.readouterr().err.count("and the evaluation data is not") == 1
+
+
+@pytest.mark.parametrize("shape", [(-1, 1, 28, 28), (-1, 28, 28), (-1, 784)])
+@pytest.mark.parametrize("top", [1, 255])
+def test_images_that_are_normalized_by_hand_for_one_of_both_only_are_reported(make, capsys, shape, top):
+    def told(training, evaluation):
+        model, (x, y), (eval_x, eval_y) = classifier(), images(100, 0), images(60, 1)
+        data, eval_data = (training(x).reshape(shape), y), (evaluation(eval_x).reshape(shape), eval_y)
+        make(model, classify).fit(data, epochs=1, batch_size=50, eval_data=eval_data)
+        return capsys.readouterr().err
+
+    def normalized(x):
+        return (x - 0.13) / 0.31
+
+    def raw(x):
+        return x * top
+
+    assert "the training data seems to be normalized, and the evaluation data not" in told(normalized, raw)
+    assert "the evaluation data seems to be normalized, and the training data not" in told(raw, normalized)
+    assert told(normalized, normalized) == ""
+    assert told(raw, raw) == ""
+
+
+@pytest.fixture
+def told_of_tables(make, capsys):
+    """Return what a run prints for the inputs of training and evaluation."""
+
+    def run(x, eval_x):
+        data, eval_data = (x, x[:, :1].clone()), (eval_x, eval_x[:, :1].clone())
+        trainer = make(nn.Linear(x.shape[1], 1), optimizer=lambda groups: torch.optim.SGD(groups, lr=1e-6))
+        trainer.fit(data, epochs=1, batch_size=64, eval_data=eval_data)
+        return capsys.readouterr().err
+
+    return run
+
+
+def test_a_table_that_is_standardized_for_one_of_both_only_is_reported(told_of_tables):
+    torch.manual_seed(0)
+    table = torch.randn(200, 5) * torch.tensor([15.0, 2e4, 1.0, 30.0, 4.0]) + torch.tensor(
+        [45, 5e4, 3, 80, 50]
+    )
+    standardized = (table - table.mean(0)) / table.std(0)
+    assert "the training data seems to be normalized" in told_of_tables(standardized[:100], table[100:])
+    assert "the evaluation data seems to be normalized" in told_of_tables(table[:100], standardized[100:])
+    assert told_of_tables(standardized[:100], standardized[100:]) == ""
+    assert told_of_tables(table[:100], table[100:]) == ""
+
+
+@pytest.mark.parametrize("count", [2, 20, 100])
+def test_ordinary_splits_of_tables_are_not_reported(told_of_tables, count):
+    torch.manual_seed(0)
+    walk = torch.randn(400, 3).cumsum(0)
+    tables = [
+        walk / 20,  # a split by time
+        torch.randn(400, 3),
+        torch.rand(400, 3),
+        torch.randint(2, (400, 3)).float(),
+        torch.randn(400, 3).exp(),
+        torch.randn(400, 3).sign(),
+    ]
+    for table in tables:
+        assert told_of_tables(table[:300], table[300 : 300 + count]) == ""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,46 +13,90 @@ from torch import Tensor
 
 from flodl.data import Compose, Loader, Normalize, RandomCrop, RandomFlip
 
+from .inputs import Inputs, inputs_of
+from .scales import on_other_scales
+
+# Without `of`, so that it concerns the first part of a batch.
+_NORMALIZE = re.compile(r"\bNormalize\((\[[^]]*\]), (\[[^]]*\])\)")
 # Evaluation data is not normalized if it is this many times closer to the images before the normalization.
 CLOSER = 3.0
 # A smaller change by a normalization could as well be the difference between two batches.
 SMALLEST_CHANGE = 0.2
 
 
-def unfit_augmentations(
-    train: Loader | None, evaluation: Loader | None, batch: Any, eval_batch: Any
-) -> Iterator[str]:
-    """Yield a warning if the evaluation data is randomly augmented, or normalized unlike the training data.
+@dataclass(frozen=True)
+class TrainingInputs:
+    """The normalization of the training data, and the inputs of its first batch, for later evaluations."""
 
-    The first batches of both are compared: data may be normalized in other places than a loader.
+    normalize: Normalize | None
+    inputs: Inputs | None
+
+
+def training_inputs(train: Loader | None, batch: Any) -> TrainingInputs | None:
+    """Describe the inputs of a training with the first batch of its loader."""
+    if train is None:
+        return None
+    normalize = _normalize_of(train.arguments()["augment"])
+    return TrainingInputs(normalize, inputs_of(batch, None if normalize is None else normalize.of))
+
+
+def as_recorded(augment: Any) -> TrainingInputs | None:
+    """Return the normalization in the record of a training; its inputs are assumed to be standardized.
+
+    >>> as_recorded(["RandomCrop(2)", "Normalize([0.5], [0.25])"]).normalize
+    Normalize([0.5], [0.25])
     """
-    if train is None or evaluation is None:
-        return
-    changes = _parts(evaluation.arguments()["augment"])
+    found = _NORMALIZE.search(augment if isinstance(augment, str) else json.dumps(augment))
+    if found is None:
+        return None
+    mean, std = map(json.loads, found.groups())
+    channels = len(mean)
+    statistics = torch.tensor([[0.0] * channels, [1.0] * channels]).double()
+    inputs = Inputs(None, (1, channels, 1, 1), True, statistics, -1.0, 1.0, 0.5, True)
+    return TrainingInputs(Normalize(mean, std), inputs)
+
+
+def random_changes(evaluation: Loader | None) -> Iterator[str]:
+    """Yield a warning if the evaluation data is randomly augmented."""
+    changes = [] if evaluation is None else _parts(evaluation.arguments()["augment"])
     if random := [repr(one) for one in changes if _is_random(one)]:
         yield (
             f"the evaluation loader changes images at random ({', '.join(random)}), so the metrics "
             "are not those of the data itself. Leave that out of its augment; keep Normalize."
         )
-    ours, theirs = (_normalize_of(one.arguments()["augment"]) for one in (train, evaluation))
+
+
+def unlike_training(
+    trained: TrainingInputs | None, evaluation: Loader | None, eval_batch: Any, *, call: str
+) -> Iterator[str]:
+    """Yield a warning if the evaluation data is normalized unlike the training data.
+
+    The first batches of both are compared: data may be normalized in other places than a loader. `call` is
+    how to pass a loader for the evaluation.
+    """
+    if trained is None or evaluation is None:
+        return
+    ours, theirs = trained.normalize, _normalize_of(evaluation.arguments()["augment"])
     normalize = ours or theirs
-    of = None if normalize is None else normalize.of
-    images, eval_images = _images(batch, of), _images(eval_batch, of)
+    inputs = trained.inputs
+    eval_inputs = inputs_of(eval_batch, None if normalize is None else normalize.of)
+    if inputs is None or eval_inputs is None or (ours is None and inputs.of != eval_inputs.of):
+        return
     if normalize is None:
-        yield from _on_other_scales(images, eval_images)
-    elif theirs is None and _is_left_out(normalize, images, eval_images):
+        yield from on_other_scales(inputs, eval_inputs)
+    elif theirs is None and _is_left_out(normalize, inputs, eval_inputs):
         yield (
             f"the training data is normalized by {normalize!r}, and the evaluation data is not: its first "
             "batch has the statistics of images before the normalization. Pass a loader with the same "
-            f"Normalize: eval_data=Loader(data, batch_size, shuffle=False, augment={normalize!r})."
+            f"Normalize: {call.format(f'Loader(data, batch_size, shuffle=False, augment={normalize!r})')}."
         )
-    elif ours is None and _is_left_out(normalize, eval_images, images):
+    elif ours is None and _is_left_out(normalize, eval_inputs, inputs):
         yield (
             f"the evaluation data is normalized by {normalize!r}, and the training data is not: its first "
             "batch has the statistics of images before the normalization. Pass Loader(data, batch_size, "
             f"augment={normalize!r}) as training data."
         )
-    elif ours is not None and theirs is not None and _is_other(ours, theirs, images, eval_images):
+    elif ours is not None and theirs is not None and _is_other(ours, theirs, inputs, eval_inputs):
         yield (
             f"the training data is normalized by {ours!r} and the evaluation data by {theirs!r}, and their "
             "first batches have different statistics. Use the same Normalize for both."
@@ -58,33 +105,6 @@ def unfit_augmentations(
 
 def _normalize_of(augment: Any) -> Normalize | None:
     return next((one for one in _parts(augment) if isinstance(one, Normalize)), None)
-
-
-def _on_other_scales(images: Tensor | None, eval_images: Tensor | None) -> Iterator[str]:
-    """Yield a warning if one of two batches of float images is on a scale to 1, and the other to 255."""
-    if images is None or eval_images is None:
-        return
-    scales = [_scale(each) for each in (images, eval_images)]
-    if sorted(scales) == [1, 255]:
-        trained, evaluated = scales
-        yield (
-            f"the training images have values from 0 to {trained} and the evaluation images from 0 to "
-            f"{evaluated}. Divide those up to 255 by 255."
-        )
-
-
-def _scale(images: Tensor) -> int:
-    """Return the usual upper end of the values of float images, 1 or 255; 0 if it is another one.
-
-    >>> _scale(torch.rand(2, 1, 4, 4)), _scale(torch.tensor([0.0, 200.0])), _scale(torch.tensor([-1.0, 1.0]))
-    (1, 255, 0)
-    """
-    if not images.is_floating_point():
-        return 0
-    low, high = float(images.min()), float(images.max())
-    if low < 0 or not high <= 255:
-        return 0
-    return 1 if 0 < high <= 1 else 255 if high > 100 else 0
 
 
 def _parts(augment: Any) -> list[Any]:
@@ -105,45 +125,28 @@ def _is_random(augment: Any) -> bool:
     return isinstance(augment, RandomCrop) and augment.padding > 0
 
 
-def _images(batch: Any, of: int | str | None) -> Tensor | None:
-    """Return the part of a batch that `of` names, by default the first, if it is images."""
-    if isinstance(batch, Mapping):
-        found = batch.get(next(iter(batch), None) if of is None else of)
-    elif isinstance(batch, tuple | list):
-        index = of or 0
-        found = batch[index] if isinstance(index, int) and index < len(batch) else None
-    else:
-        found = batch
-    return found if isinstance(found, Tensor) and found.dim() == 4 and found.numel() else None
-
-
-def _is_left_out(normalize: Normalize, trained: Tensor | None, evaluated: Tensor | None) -> bool:
+def _is_left_out(normalize: Normalize, trained: Inputs, evaluated: Inputs) -> bool:
     """Return whether evaluation images resemble the images of the training before the normalization.
 
     >>> images = torch.rand(8, 1, 4, 4)
-    >>> normalized = (images - 0.5) / 0.1
+    >>> raw, normalized = inputs_of(images, None), inputs_of((images - 0.5) / 0.1, None)
     >>> normalize = Normalize([0.5], [0.1])
-    >>> _is_left_out(normalize, normalized, images), _is_left_out(normalize, normalized, normalized)
+    >>> _is_left_out(normalize, normalized, raw), _is_left_out(normalize, normalized, normalized)
     (True, False)
     """
-    channels = len(normalize.mean)
-    if trained is None or evaluated is None or not trained.is_floating_point():
+    if not trained.is_float or not _have_channels(normalize, trained, evaluated):
         return False
-    if trained.shape[1] != channels or evaluated.shape[1] != channels:
-        return False
-    after, found = _statistics(trained), _statistics(evaluated)
+    after, found = trained.statistics, evaluated.statistics
     before = _before(normalize, after)
     is_changed = (before - after).norm() > SMALLEST_CHANGE
     return bool(is_changed and (found - before).norm() * CLOSER < (found - after).norm())
 
 
-def _is_other(ours: Normalize, theirs: Normalize, trained: Tensor | None, evaluated: Tensor | None) -> bool:
+def _is_other(ours: Normalize, theirs: Normalize, trained: Inputs, evaluated: Inputs) -> bool:
     """Return whether evaluation images would resemble those of the training with its normalization only."""
-    if trained is None or evaluated is None or len(ours.mean) != len(theirs.mean):
+    if len(ours.mean) != len(theirs.mean) or not _have_channels(ours, trained, evaluated):
         return False
-    if not trained.shape[1] == evaluated.shape[1] == len(ours.mean):
-        return False
-    expected, found = _statistics(trained), _statistics(evaluated)
+    expected, found = trained.statistics, evaluated.statistics
     mean, std = torch.tensor(ours.mean).double(), torch.tensor(ours.std).double()
     before = _before(theirs, found)
     same = torch.stack([(before[0] - mean) / std, before[1] / std])
@@ -151,13 +154,11 @@ def _is_other(ours: Normalize, theirs: Normalize, trained: Tensor | None, evalua
     return bool(apart > SMALLEST_CHANGE and (same - expected).norm() * CLOSER < apart)
 
 
+def _have_channels(normalize: Normalize, *inputs: Inputs) -> bool:
+    return all(one.is_images and one.shape[1] == len(normalize.mean) for one in inputs)
+
+
 def _before(normalize: Normalize, statistics: Tensor) -> Tensor:
     """Return the statistics of images before their normalization."""
     mean, std = torch.tensor(normalize.mean).double(), torch.tensor(normalize.std).double()
     return torch.stack([statistics[0] * std + mean, statistics[1] * std])
-
-
-def _statistics(images: Tensor) -> Tensor:
-    """Return the mean and the standard deviation of each channel, of bytes on a scale of 0 to 1."""
-    values = images.detach().double() / (255 if images.dtype == torch.uint8 else 1)
-    return torch.stack([values.mean((0, 2, 3)), values.std((0, 2, 3), correction=0)]).cpu()

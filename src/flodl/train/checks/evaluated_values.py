@@ -11,24 +11,32 @@ from flodl.monitor import Monitor
 from ..batches.samples import Batches
 from ..evaluation.batch_values import judge_values
 from ..run import Run
+from .evaluated_inputs import compare_inputs
 
 _CHECKED = "evaluated values"
 
 
 def evaluate_once(run: Run, read: Callable[[], Batches]) -> dict[str, float]:
-    """Evaluate, and report values that depend on the batch size unless a training has checked them."""
-    if run.progress.is_checked or not run.session.settings.dry_pass or _CHECKED in run.reported:
+    """Evaluate, and compare the inputs with those of the training.
+
+    Values that depend on the batch size are reported unless a training has checked them.
+    """
+    if not run.session.settings.dry_pass:
         return run.evaluator(read)
+    is_judged = run.progress.is_checked or _CHECKED in run.reported
     run.reported.add(_CHECKED)
     first: list[Any] = []
 
-    def read_and_keep() -> Iterator[tuple[Any, int | None]]:
+    def read_and_look() -> Iterator[tuple[Any, int | None]]:
+        is_first = True
         for batch, samples in read():
-            if not first:
-                first.append(batch)
+            if is_first:
+                is_first = False
+                compare_inputs(run, batch, call="trainer.evaluate({})")
+                first.extend(() if is_judged or first else (batch,))
             yield batch, samples
 
-    values = run.evaluator(read_and_keep)
+    values = run.evaluator(read_and_look)
     if first and len(values) > 1:
         monitor = run.reports.monitor
         with monitor.muted() if isinstance(monitor, Monitor) else nullcontext():

@@ -1,0 +1,84 @@
+"""Inputs of training and evaluation on different scales, where no `Normalize` tells which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .inputs import Inputs
+
+# Fewer values, or rows of a table, may look different by chance.
+NUM_VALUES = 256
+NUM_ROWS = 16
+# The smallest value, and the part of values below 0, from which inputs are centered.
+LOW, NEGATIVE = -0.3, 0.1
+# How close the ends of the values come to those of a scale.
+CLOSE = 0.02
+# A mean or standard deviation this large is far from that of a standardized column.
+FAR = 10.0
+
+
+def on_other_scales(trained: Inputs | None, evaluated: Inputs | None) -> Iterator[str]:
+    """Yield a warning if only one of training and evaluation is normalized, or one is up to 1, one to 255.
+
+    Both have the same distribution in nearly every program, so only differences that no split of one dataset
+    has are reported.
+    """
+    if trained is None or evaluated is None or not (trained.is_float and evaluated.is_float):
+        return
+    scales = _scale(trained), _scale(evaluated)
+    if trained.is_images and evaluated.is_images and sorted(scales) == [1, 255]:
+        yield (
+            f"the training images have values from 0 to {scales[0]} and the evaluation images from 0 to "
+            f"{scales[1]}. Divide those up to 255 by 255."
+        )
+    elif _is_normalized_beside(trained, evaluated):
+        yield _text("training", trained, "evaluation", evaluated)
+    elif _is_normalized_beside(evaluated, trained):
+        yield _text("evaluation", evaluated, "training", trained)
+
+
+def _text(normalized: str, ours: Inputs, raw: str, theirs: Inputs) -> str:
+    return (
+        f"the {normalized} data seems to be normalized, and the {raw} data not: the first batches have "
+        f"values from {ours.low:.3g} to {ours.high:.3g} and from {theirs.low:.3g} to {theirs.high:.3g}. "
+        "Normalize both in the same way."
+    )
+
+
+def _scale(inputs: Inputs) -> int:
+    """Return the usual upper end of the values of images, 1 or 255; 0 if it is another one."""
+    if inputs.low < 0 or not inputs.high <= 255:
+        return 0
+    return 1 if 0 < inputs.high <= 1 else 255 if inputs.high > 100 else 0
+
+
+def _is_normalized_beside(ours: Inputs, theirs: Inputs) -> bool:
+    """Return whether inputs are normalized, and others certainly are not."""
+    if len(ours.shape) != len(theirs.shape) or ours.shape[1] != theirs.shape[1]:
+        return False
+    is_centered = ours.low <= LOW and ours.negative >= NEGATIVE
+    return (is_centered and _fills_a_scale(theirs)) or (_is_standardized(ours) and _is_far(theirs))
+
+
+def _fills_a_scale(inputs: Inputs) -> bool:
+    """Return whether the values reach from 0 to 1, or to 255, and not beyond."""
+    scale = _scale(inputs)
+    if not scale or not inputs.has_many_values or inputs.num_values < NUM_VALUES:
+        return False
+    lowest = CLOSE * scale
+    return inputs.low <= lowest and (scale == 255 or inputs.high >= 1 - CLOSE)
+
+
+def _is_standardized(inputs: Inputs) -> bool:
+    """Return whether nearly every column of a table has a mean near 0 and a standard deviation near 1."""
+    if len(inputs.shape) != 2 or inputs.shape[0] < NUM_ROWS or inputs.shape[1] < 2:
+        return False
+    mean, std = inputs.statistics
+    is_near = (mean.abs() < 0.5) & (std > 0.5) & (std < 1.6)
+    return bool(is_near.double().mean() >= 0.9)
+
+
+def _is_far(inputs: Inputs) -> bool:
+    """Return whether at least half of the columns of a table are far from standardized."""
+    mean, std = inputs.statistics
+    return inputs.shape[0] >= NUM_ROWS and bool(((mean.abs() > FAR) | (std > FAR)).double().mean() >= 0.5)
