@@ -13,6 +13,7 @@ from flodl.core.paths import did_you_mean, nearest
 from ..settings import StepFunction
 from .batch_names import order_text
 from .batch_text import batch_text, keys_text
+from .collated_lists import collated_list
 from .frames import frames_of
 from .operands import operand_of
 from .step_function import signature_text
@@ -37,6 +38,8 @@ def wrong_access(
             kind = type(error.obj).__name__
             told = f"{the_batch} is a {kind}, which has no attribute {error.name!r}, {at}"
             return f"{told}. {_as_item(mapping, error.name)}"
+        if isinstance(error.obj, list | tuple) and (advice := collated_list(batch, error.obj)):
+            return f"{error}, {at}; the batch is {batch_text(batch)}. {advice}"
         mapping = key_of(batch, error.obj)
         if mapping and hasattr(Tensor, error.name):
             return f"a key of {the_batch}, {error.obj!r}, is used as a tensor, {at}. {about_keys(mapping)}"

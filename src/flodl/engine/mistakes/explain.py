@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +22,7 @@ from ..settings import StepFunction
 from .batch_access import about_keys, key_of, wrong_access
 from .batch_names import Named, named_tensors, order_text
 from .batch_text import batch_text
+from .collated_lists import collated_list
 from .frames import frames_of, raising_module
 from .input_dtypes import DTYPES, dtype_advice
 from .model_call import advice_for_call, advice_for_lengths
@@ -148,11 +150,19 @@ def _not_a_tensor(told: str, error: Exception, batch: tuple[Any, ...]) -> str:
         return (
             f"The batch is a dict: pass its parts to the model, as in model(batch[{name}]) or model(**batch)."
         )
+    if re.search(r"not (list|tuple)\b", told) and (advice := collated_list(batch)):
+        return advice
     if re.search(r"not (list|tuple)\b", told) and any(
         isinstance(part, list | tuple) and any(isinstance(item, Tensor) for item in part) for part in batch
     ):
         return "A part of the batch contains several tensors: pass them to the model one by one, as in x[0]."
-    return "Convert the batch to tensors: torch.as_tensor(x)."
+    others = [leaf for leaf in leaves_of(batch) if not isinstance(leaf, Tensor)]
+    if "not str" in told or (others and all(isinstance(leaf, str) for leaf in others)):
+        return "Models take numbers: encode texts as tensors, for example with a tokenizer."
+    is_numeric = all(isinstance(leaf, bool | int | float | np.ndarray) for leaf in others)
+    if is_numeric and re.search(r"not (list|tuple|bool|int|float|(numpy\.)?ndarray)\b", told):
+        return "Convert the batch to tensors: torch.as_tensor(x)."
+    return "Pass a tensor."
 
 
 def _in_place(model: nn.Module) -> str:
