@@ -313,12 +313,11 @@ class TrainStep:
                 if self.is_between_updates:
                     self._body.means.save()
                     self._calls.left = None
-            outcome = controller.run(
-                self._micro_batch(batch, form, samples, ragged=ragged), self._count.steps
-            )
+            micro = self._micro_batch(batch, form, samples, ragged=ragged)
+            outcome = controller.run(micro, self._count.steps)
             self._count.values = outcome.values
-            for carrier in self._body.undo.carriers:
-                carrier.detach_state()
+            if self._body.undo.carried is not None:
+                self._body.undo.end_step(micro.carried)
             # A recording writes the next loss to the same memory, so the caller gets a copy.
             loss = outcome.loss.clone() if controller.tier != "eager" else outcome.loss
             with uninterrupted():
@@ -521,13 +520,17 @@ class TrainStep:
         if self._settings.tail == "pad":
             batch, mask = padded(batch, samples, self._usual.samples)
             form, samples, ragged = signature((*batch, mask)), len(mask), False
+        carried: Signature = ()
+        if self._body.undo.carried is not None:
+            carried = self._body.undo.carried.form()
+            form = (*form, "carried", carried)
         if window.accumulate == 1:
-            return Micro(batch, form, Phase.ONLY, samples, ragged=ragged, mask=mask, window_samples=real)
+            return Micro(batch, form, Phase.ONLY, samples, 1.0, 1.0, ragged, mask, real, carried)
         phase = Phase.FIRST if window.position == 0 else Phase.MIDDLE
         if window.position == window.accumulate - 1:
             phase = Phase.LAST
         correction = window.correction if phase is Phase.LAST else 1.0
-        return Micro(batch, form, phase, samples, share, correction, ragged, mask, real)
+        return Micro(batch, form, phase, samples, share, correction, ragged, mask, real, carried)
 
     def _count_micro_batch(self) -> None:
         """Count a micro-batch, and the update if its window is full."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from flodl.core import BuildError, InputError, StateError, log
 from flodl.core.paths import nearest, suggestion
+from flodl.observe import CarriedValues, unshared
 
 from .control.control import Control, explain_tracing
 from .control.traces import Traces
@@ -140,6 +141,11 @@ class GraphCore(nn.Module):
         """Whether this graph, or one inside it, carries values from one call to the next."""
         return any(graph._spec.carried for graph in self._graphs())
 
+    @property
+    def carried_values(self) -> CarriedValues | None:
+        """Where this graph keeps the values that it carries itself; None if it carries none."""
+        return self._memory if self._spec.carried else None
+
     def accepted_refs(self) -> Accepts:
         """Return the declared inputs: the references that this graph accepts inside a parent."""
         return Accepts(self._spec.input_names, self._spec.input_names)
@@ -207,9 +213,10 @@ class GraphCore(nn.Module):
         assert tag is not None
         if value is not None:
             self._memory.check_batch(tag, value, graph_input)
-            if not torch.compiler.is_compiling():
-                self._memory.note_used_history(tag)
-            return value
+            if torch.compiler.is_compiling():
+                return value
+            self._memory.note_used_history(tag)
+            return unshared(value)
         first = self._initial.get(tag)
         if first == _STORED:
             return _expand_to_batch(getattr(self, f"{tag}_init"), stream)

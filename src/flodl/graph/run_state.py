@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from flodl.core import StateError, log
 from flodl.core.integers import is_integer
+from flodl.observe import unshared
 
 from .graph import Graph
 
@@ -20,7 +21,7 @@ def graph_state(model: nn.Module) -> dict[str, Any]:
     """Return the carried values and metrics of each graph in a model, by module name."""
     return {
         name: {
-            "carried": graph._memory.carried,
+            "carried": unshared(graph._memory.carried),
             "batch": graph._memory.batch,
             "book": graph._book.state_dict(),
             **({"timings": graph._timings.state_dict()} if graph._timings.names else {}),

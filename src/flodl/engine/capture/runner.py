@@ -26,6 +26,7 @@ from ..program.runner import EagerRunner, Micro, Phase
 from ..state.snapshot import live_state
 from .dependencies import Dependencies
 from .recording import Recording, fresh_casts, new_stream, record
+from .static_state import StaticState
 from .stored_values import StoredValues
 from .update_program import RecordedUpdate, UpdateProgram
 
@@ -41,6 +42,8 @@ class Recorded:
     recording: Recording[Outcome]
     # The values that modules stored meanwhile, such as tags.
     stored: StoredValues
+    # The values that it carries from call to call, if there are any.
+    state: StaticState | None
     # What it reads and writes; while these live, their memory is not reused.
     held: list[Tensor]
     # The tables that a recorded update reads.
@@ -54,7 +57,11 @@ class Recorded:
 
 
 def fast_lane(
-    recording: Recording[Outcome], stored: StoredValues, dependencies: Dependencies, turns: int
+    recording: Recording[Outcome],
+    stored: StoredValues,
+    dependencies: Dependencies,
+    turns: int,
+    state: StaticState | None = None,
 ) -> Lane | None:
     """Return the fast path over one recording of a whole step; None if the check is not that simple.
 
@@ -68,14 +75,18 @@ def fast_lane(
         post = _copied_loss(recording)
     else:
         post = recording.mailbox.poster(recording.run)
-    shown = stored.pairs
-    if not shown:
+    shown, fed_back = stored.pairs, state.pairs if state is not None else []
+    if not shown and not fed_back:
         return lambda batch: post(batch) if may_replay(batch) else None
 
     def replay(batch: tuple[Any, ...]) -> Tensor | None:
         # A call of the model in between, such as an evaluation, has stored its own values.
         for holder, values in shown:
             if holder.values is not values:
+                return None
+        # Nor may anyone have reset, loaded or continued what is carried.
+        for carrier, carried in fed_back:
+            if carrier.carried is not carried:
                 return None
         return post(batch) if may_replay(batch) else None
 
@@ -105,6 +116,8 @@ class RecordedRunner:
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = new_stream(body.device)
         self.last: Recorded | None = None
+        # The static tensors for carried values, by their form.
+        self._states: dict[Signature, StaticState] = {}
         # Tensors outside the optimizer that receive gradients, each with the tensor they are added to.
         self._foreign: dict[Tensor, Tensor] = {}
         # The gradients of parameters outside the optimizer that the last recording writes.
@@ -138,7 +151,8 @@ class RecordedRunner:
         """Return the fast path for this many whole steps like the last one; None if there is none."""
         if self.last is None or self._foreign or self.last.others:
             return None
-        lane = fast_lane(self.last.recording, self.last.stored, self._dependencies, turns)
+        last = self.last
+        lane = fast_lane(last.recording, last.stored, self._dependencies, turns, last.state)
         loose = [parameter for parameter in self.body.others if parameter.requires_grad]
         if lane is None or not loose:
             return lane
@@ -153,19 +167,28 @@ class RecordedRunner:
             raise NotCapturable("the batch requires gradients, and a recording works on a copy; detach it")
         adam = self.fast_update() if micro.closes and self.update_inside else None
         stored = StoredValues(self.body.side_effects.stores)
+        state = self._static_state(micro)
 
         def region(*static: Any) -> Outcome:
             opens, mask = micro.opens, None
+            if state is not None:
+                state.begin()
             if opens:
                 self.body.start_window()
+            if state is not None and not self._is_whole(micro):
+                state.keep_start(opens=opens)
             if micro.mask is not None:
                 *rows, mask = static
                 static = tuple(rows)
             outcome = self.body.micro_batch(
                 static, micro.share, samples=micro.samples, mask=mask, opens=opens
             )
+            if state is not None:
+                state.check()
             if micro.closes and self.update_inside:
                 self.body.update(quick=adam)
+            if state is not None:
+                state.feed_back()
             return outcome
 
         if not micro.opens:
@@ -186,8 +209,23 @@ class RecordedRunner:
         learning = [one for one in self.body.others if one.requires_grad]
         self._others = [(one, one.grad) for one in learning if one.grad is not None]
         self.recorded[micro.phase, micro.share, micro.signature] = Recorded(
-            recording, stored, held, adam, grads, self._others
+            recording, stored, state, held, adam, grads, self._others
         )
+
+    def _static_state(self, micro: Micro) -> StaticState | None:
+        """Return the static tensors for what is carried now; None if nothing is."""
+        undo = self.body.undo
+        if undo.carried is None:
+            return None
+        if undo.carried.form() != micro.carried:
+            raise NotCapturable("the values that it carries change their form within an accumulation window")
+        if micro.carried not in self._states:
+            self._states[micro.carried] = StaticState(undo.carried, undo, self.body.device)
+        return self._states[micro.carried]
+
+    def _is_whole(self, micro: Micro) -> bool:
+        """Return whether a recording contains a whole step, from the first gradient to the update."""
+        return micro.phase is Phase.ONLY and self.update_inside
 
     def fast_update(self) -> FastAdam | None:
         """Return the faster form of the update for a new recording; None if it is not supported."""
@@ -240,8 +278,8 @@ class RecordedRunner:
 
     def _loss_of(self, micro: Micro) -> Callable[[Outcome], Tensor] | None:
         """Return how to get the loss of a whole step in float32, which is handed over by address."""
-        is_whole = micro.phase is Phase.ONLY and self.update_inside
-        return (lambda outcome: outcome.loss) if is_whole and self.body.loss_dtype is torch.float32 else None
+        by_address = self._is_whole(micro) and self.body.loss_dtype is torch.float32
+        return (lambda outcome: outcome.loss) if by_address else None
 
     def forget(self, micro: Micro) -> None:
         """Drop the recording of such a micro-batch, if there is one."""
@@ -301,17 +339,21 @@ class RecordedRunner:
             self._adopt_foreign(self._foreign)
         if self.body.others:
             self._start_others(recorded, opens=micro.opens)
+        if recorded.state is not None:
+            recorded.state.load()
         progress = self.body.progress
         progress.stage = Stage.BACKWARD
         outcome = recording.replay(tensors_of(micro.inputs))
         progress.stage = Stage.UPDATED if micro.closes and self.update_inside else Stage.ACCUMULATED
         recorded.stored.show()
+        if recorded.state is not None:
+            recorded.state.show(starts=micro.opens and not self._is_whole(micro))
         for parameter, grad in recorded.others:
             parameter.grad = grad
         if recorded.grads is not None:
             self._grads = recorded.grads
         is_flat = len(micro.batch) == len(recording.inputs) and all(map(torch.is_tensor, micro.batch))
-        self.last = recorded if is_flat and micro.phase is Phase.ONLY and self.update_inside else None
+        self.last = recorded if is_flat and self._is_whole(micro) else None
         return outcome
 
     @torch.no_grad()

@@ -42,6 +42,8 @@ class Micro:
     mask: Tensor | None = None
     # The real samples of its window up to here.
     window_samples: int = 0
+    # The form of the values that graphs carry into it; part of the signature too.
+    carried: Signature = ()
 
     @property
     def opens(self) -> bool:

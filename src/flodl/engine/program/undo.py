@@ -7,7 +7,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..batch.signature import Signature
 from .batch_norm import RunningStatistics
+from .carried import Carried
 
 
 class ForwardUndo:
@@ -23,13 +25,30 @@ class ForwardUndo:
         # `hasattr` on a module that lacks the attribute is slow; on its class it is not.
         self.carriers: list[Any] = [m for m in modules if hasattr(type(m), "has_state") and m.has_state]
         self._restore_carried: list[Callable[[Tensor], None]] = []
+        holders = [getattr(carrier, "carried_values", None) for carrier in self.carriers]
+        # What they carry; None if there are none.
+        self.carried = Carried(one for one in holders if one is not None) if self.carriers else None
+        # Whether all of it is known: only graphs say where they keep it.
+        self.knows_carried = all(hasattr(type(carrier), "carried_values") for carrier in self.carriers)
         # Whether there is anything to undo.
         self.has_effects = bool(self.carriers) or not self.at_window.is_empty
 
     def start_window(self) -> None:
         """Save the state at the start of an accumulation window."""
         self.at_window.save()
+        self.keep_carried()
+
+    def keep_carried(self) -> None:
+        """Restore the values that are carried now if the update is skipped."""
         self._restore_carried = [c.keep_state() for c in self.carriers if hasattr(c, "keep_state")]
+
+    def end_step(self, form: Signature) -> None:
+        """Detach what is carried after a micro-batch, which started from a form."""
+        for carrier in self.carriers:
+            carrier.detach_state()
+        if self.carried is not None:
+            self.carried.make_dense()
+            self.carried.note_step_from(form)
 
     def start_micro_batch(self) -> None:
         """Save the state before a micro-batch that does not start its window."""

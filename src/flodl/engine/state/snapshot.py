@@ -30,6 +30,11 @@ class Snapshot:
         updated = updated_state(body)
         others = {name: tensor.clone() for name, tensor in self._live.items() if name not in updated}
         self.tensors = {**copies_of(updated), **others}
+        carried = body.undo.carried
+        if carried is not None:
+            # A replay may write to the carried tensors themselves, however large they are.
+            copy_large = [*copy_large, *carried.tensors()]
+            self.tensors |= {name: one.clone() for name, one in carried.named_tensors().items()}
         self._flags = [(tensor, tensor.clone()) for tensor in (body.bad, body.updater.grad_norm)]
         self._rng = RngState.capture(body.device)
         self.reachable = reached_by(body, batch, copy_large)
@@ -102,7 +107,7 @@ class Snapshot:
 
         If the step has not been `updated` since, or only since, leave out what an update changes.
         """
-        now = live_state(body)
+        now = compared_state(body)
         for name, saved in self.tensors.items():
             if not updated and name in self._changed_by_update:
                 continue
@@ -144,6 +149,12 @@ def live_state(body: StepBody) -> dict[str, Tensor]:
     state.update({f"buffer {name}": buffer for name, buffer in body.model.named_buffers()})
     state.update({f"mean of {', '.join(names)}": total for names, total in body.means.totals.items()})
     return state
+
+
+def compared_state(body: StepBody) -> dict[str, Tensor]:
+    """Return the same tensors and the values that graphs carry, by name."""
+    carried = body.undo.carried
+    return live_state(body) | ({} if carried is None else carried.named_tensors())
 
 
 def updated_state(body: StepBody) -> dict[str, Tensor]:

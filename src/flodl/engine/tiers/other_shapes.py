@@ -75,6 +75,11 @@ class OtherShapes:
         """Replay or record a micro-batch that the runner does not know; return None to run it eagerly."""
         if self.side_runner is not None and self.side_runner.what_changed():
             self._drop()
+        carried = self._body.undo.carried
+        if carried is not None and isinstance(runner, RecordedRunner) and not carried.is_kept(micro.carried):
+            reason = "a batch that starts without carried values, or changes their shape, runs eagerly"
+            self._journal.add(step, "eager", Cause.OTHER_SHAPE, reason)
+            return None
         if (outcome := self._compiled(micro, runner, step)) is not None:
             return outcome
         if (outcome := self._replayed(micro, step)) is not None:

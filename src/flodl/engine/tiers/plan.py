@@ -12,8 +12,8 @@ def plan_tiers(body: StepBody) -> tuple[list[Tier], str]:
     wanted, device = body.settings.tier, body.device.type
     if wanted == "eager":
         return [], "tier='eager' was requested"
-    if device == "cuda" and body.undo.carriers:
-        return [], "the model carries values from call to call, which a recording would not feed back"
+    if device == "cuda" and not body.undo.knows_carried:
+        return [], "a module that is not a graph carries values from call to call, which cannot be fed back"
     if wanted == "auto" and device not in COMPILE_AFTER_S:
         return [], f"the model is on {device}, where no faster tier is supported yet"
     planned: dict[str, list[Tier]] = {

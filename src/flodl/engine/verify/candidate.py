@@ -63,7 +63,8 @@ class CandidateBuilder:
         runner = self.candidate
         words = ""
         if isinstance(runner, RecordedRunner) and not runner.records_update:
-            words = f"; the update stays outside: {self._readiness.reason}"
+            reason = self._readiness.reason or "graphs carry values, and gradients are averaged over ranks"
+            words = f"; the update stays outside: {reason}"
         elif isinstance(runner, RecordedRunner) and not runner.update_inside:
             words = "; the update is recorded apart, since gradients are averaged over ranks before it"
         if isinstance(runner, RecordedRunner) and runner.draws_on_host:
@@ -143,7 +144,9 @@ class CandidateBuilder:
     def _runner(self, body: StepBody) -> Runner:
         if self._body.device.type != "cuda":
             return CompiledRunner(body)
-        apart = body.reduction is not None and self._readiness.capturable
+        # Carried values are restored in Python, from copies of this window, if the update is skipped.
+        restores = body.undo.carried is not None
+        apart = body.reduction is not None and self._readiness.capturable and not restores
         return RecordedRunner(body, update_inside=self._updates, update_apart=apart)
 
     def _time(self, runner: Runner, window: list[Micro], before: Snapshot) -> float:
@@ -187,6 +190,8 @@ def compile_by_running(body: StepBody, window: list[Micro], before: Snapshot, *,
             # Twice: the second run may still tune what the first one compiled.
             for _ in range(2):
                 before.restore()
+                if can_record(body.device) and body.undo.carried is not None:
+                    body.undo.carried.copy_as_recorded()
                 rerun(EagerRunner(body), window, updates=updates)
     except Exception as error:
         raise NotCapturable(f"torch's compiler failed: {error_summary(error)}") from error

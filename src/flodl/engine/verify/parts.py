@@ -45,9 +45,9 @@ def window_parts(
     before: Mapping[str, Tensor],
     values: Mapping[str, Tensor],
 ) -> Parts:
-    """Return the gradients, the changes of buffers and sums, and the named values with several numbers.
+    """Return gradients, changes of buffers and sums, carried values, and named values with several numbers.
 
-    `after` and `before` are states as returned by `live_state`.
+    `after` and `before` are states as returned by `compared_state`.
     """
     parts: Parts = {}
     tolerance = TOLERANCE[body.settings.precision]
@@ -75,10 +75,13 @@ def window_parts(
             for name, number in zip(value_names, change[1:]):
                 label = "the loss" if name == "loss" else f"the value {name!r}"
                 parts[label] = Part(_finite(number), _SMALL_VALUE * change[0].abs(), limit)
-    for name, value in values.items():
-        if value.numel() > 1 and _is_dense(value) and (value.is_floating_point() or value.is_complex()):
+    carried = [] if body.undo.carried is None else body.undo.carried.named_tensors()
+    compared = {f"the value {name!r}": value for name, value in values.items() if value.numel() > 1}
+    compared |= {f"the {name}": after[name] for name in carried if name in after}
+    for name, value in compared.items():
+        if _is_dense(value) and (value.is_floating_point() or value.is_complex()):
             small_value = torch.tensor(_SMALL_VALUE * value.numel() ** 0.5, device=body.device)
-            parts[f"the value {name!r}"] = Part(_finite(widened(value)), small_value, limit)
+            parts[name] = Part(_finite(widened(value)), small_value, limit)
     return parts
 
 

@@ -14,7 +14,7 @@ from ..capture.runner import Runner
 from ..device.autograd_history import has_live_history
 from ..program.program import StepBody
 from ..program.runner import EagerRunner, Micro
-from ..state.snapshot import Snapshot, live_state, reached_by
+from ..state.snapshot import Snapshot, compared_state, reached_by
 from .distances import MAX_FLOAT64_DISTANCE, Values, WindowOutputs, WindowResult
 from .float64 import in_float64
 from .gradients import Gradients, copy_gradients, full_float32
@@ -111,7 +111,8 @@ class Reruns:
 
     def result_now(self, values: Values, before: Snapshot) -> WindowResult:
         """Return the present state and gradients as a result."""
-        return self.result(WindowOutputs(copy_gradients(self._body), values), live_state(self._body), before)
+        outputs = WindowOutputs(copy_gradients(self._body), values)
+        return self.result(outputs, compared_state(self._body), before)
 
     def result(self, outputs: WindowOutputs, after: Mapping[str, Tensor], before: Snapshot) -> WindowResult:
         """Return what a run computed, split into parts."""

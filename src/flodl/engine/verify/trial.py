@@ -106,9 +106,14 @@ class Trial:
                 )
             self._builder.make_room()
             self._window, self._batches = [], []
+            if self._changes_carried(micro):
+                self._before = None
+                self._count_skipped("started without carried values or changed their shape")
+                return self._run_eagerly(micro)
             self._before = Snapshot(self._body, micro.batch, self._body.side_effects.written)
             self._refuse_iterators(self._before)
-        elif self._before is None:
+        elif self._before is None or self._changes_carried(micro):
+            self._before = None
             return self._run_eagerly(micro)
         if any(leaf.grad_fn is not None for leaf in tensors_of(micro.batch)):
             raise Refused(
@@ -267,10 +272,20 @@ class Trial:
             self._skipped, self._shapes = 0, shapes
             self._opaque = opaque_part(window[0].batch)
             return False
+        self._count_skipped(why)
+        return True
+
+    def _count_skipped(self, why: str) -> None:
         self._skipped += 1
         if self._skipped > MAX_SKIPPED:
             raise Refused(f"the step cannot be {self.tier}: {self._skipped} updates in a row {why}")
-        return True
+
+    def _changes_carried(self, micro: Micro) -> bool:
+        """Return whether a recording cannot feed back what graphs carry out of a micro-batch."""
+        carried = self._body.undo.carried
+        if carried is None or not can_record(self._body.device):
+            return False
+        return not carried.is_kept(micro.carried)
 
     def _refuse_iterators(self, before: Snapshot) -> None:
         if before.reachable.iterators:

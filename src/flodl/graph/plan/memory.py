@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from flodl.core import StateError, log
-from flodl.observe import LastValues
+from flodl.observe import CarriedValues, unshared
 
 CarriedState = tuple[tuple[Any, ...], int | None]
 
 
-class Memory(LastValues):
+class Memory(CarriedValues):
     """The tagged (`values`) and carried values of the last call. They are not part of the state dict.
 
     `values` is None if the last call did not keep its tags. A copy or pickle has no autograd history:
@@ -28,10 +28,8 @@ class Memory(LastValues):
     _history: Literal["unknown", "watched", "used", "done"] = "unknown"
 
     def __init__(self, num_tags: int, num_carried: int) -> None:
-        super().__init__((None,) * num_tags)
+        super().__init__((None,) * num_tags, num_carried)
         self._num_tags = num_tags
-        self.carried: tuple[Any, ...] = (None,) * num_carried
-        self.batch: int | None = None
 
     def forget_tags(self) -> None:
         """Drop the tagged values."""
@@ -73,15 +71,15 @@ class Memory(LastValues):
 
     def snapshot(self) -> CarriedState:
         """Return the values carried now, for `restore_where`."""
-        return self.carried, self.batch
+        return unshared(self.carried), self.batch
 
     def restore_where(self, flag: Tensor, snapshot: CarriedState) -> None:
         """Restore a snapshot if the flag is set, without a host sync if no shape has changed."""
         current, structure = pytree.tree_flatten(self.carried)
         saved, saved_structure = pytree.tree_flatten(snapshot[0])
-        is_same = structure == saved_structure and all(map(_same_shape_and_device, current, saved))
+        is_same = structure == saved_structure and all(map(_can_select, current, saved))
         if flag.device.type != "cpu" and is_same:
-            selected = [torch.where(flag.bool(), b, a) for a, b in zip(current, saved)]
+            selected = [a if a is b else torch.where(flag.bool(), b, a) for a, b in zip(current, saved)]
             self.carried = pytree.tree_unflatten(selected, structure)
         elif bool(flag):
             self.carried, self.batch = snapshot
@@ -105,7 +103,7 @@ class Memory(LastValues):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"carried": detached(self.carried), "batch": self.batch, "num_tags": self._num_tags}
+        return {"carried": unshared(detached(self.carried)), "batch": self.batch, "num_tags": self._num_tags}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._num_tags = state["num_tags"]
@@ -125,9 +123,10 @@ def restore_all_where(snapshots: list[tuple[Memory, CarriedState]], flag: Tensor
         memory.restore_where(flag, snapshot)
 
 
-def _same_shape_and_device(a: Any, b: Any) -> bool:
+def _can_select(a: Any, b: Any) -> bool:
+    """Return whether one of two values can be selected on the device, by a flag."""
     are_tensors = isinstance(a, Tensor) and isinstance(b, Tensor)
-    return are_tensors and a.shape == b.shape and a.device == b.device
+    return a is b or (are_tensors and a.shape == b.shape and a.device == b.device)
 
 
 def tensors(value: Any) -> list[Tensor]:
@@ -136,5 +135,7 @@ def tensors(value: Any) -> list[Tensor]:
 
 
 def detached(value: Any) -> Any:
-    """Detach the tensors inside a nested value."""
+    """Detach the tensors inside a nested value; it is returned as it is if none requires gradients."""
+    if not any(leaf.requires_grad for leaf in tensors(value)):
+        return value
     return pytree.tree_map_only(Tensor, torch.Tensor.detach, value)
