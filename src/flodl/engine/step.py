@@ -317,7 +317,8 @@ class TrainStep:
             outcome = controller.run(micro, self._count.steps)
             self._count.values = outcome.values
             if self._body.undo.carried is not None:
-                self._body.undo.end_step(micro.carried)
+                self._body.undo.detach_carried()
+                self._body.undo.carried.note_step_from(micro.carried)
             # A recording writes the next loss to the same memory, so the caller gets a copy.
             loss = outcome.loss.clone() if controller.tier != "eager" else outcome.loss
             with uninterrupted():

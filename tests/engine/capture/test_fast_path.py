@@ -14,9 +14,11 @@ from flodl.engine.batch.signature import same_layout
 from flodl.engine.capture.dependencies import Dependencies
 from flodl.engine.capture.recording import Recording
 from flodl.engine.capture.runner import fast_lane
+from flodl.engine.capture.static_state import StaticState
 from flodl.engine.capture.stored_values import StoredValues
 from flodl.engine.internals import body_of
-from flodl.observe import LastValues
+from flodl.engine.program.carried import Carried
+from flodl.observe import CarriedValues, LastValues
 
 
 class Replays:
@@ -51,6 +53,7 @@ class Ready:
         result = SimpleNamespace(loss=torch.ones(()))
         inputs = [tensor.clone() for tensor in self.batch]
         self.recording = Recording(self.graph, inputs, result, (), same_layout(self.batch))  # type: ignore[arg-type]
+        self.state: StaticState | None = None
         self.tags = LastValues(())
         self.stored = StoredValues([self.tags])
         if tagged:
@@ -59,7 +62,7 @@ class Ready:
 
     def lane(self, turns: int):
         """Return the fast path; None if there is none."""
-        return fast_lane(self.recording, self.stored, self.dependencies, turns)
+        return fast_lane(self.recording, self.stored, self.dependencies, turns, self.state)
 
     def replays(self, *batch: Tensor, turns: int = 10) -> bool:
         """Return whether the fast path replays a batch."""
@@ -208,3 +211,17 @@ def test_tags_that_a_call_in_between_has_stored_are_noticed_before_the_replay() 
     ready.stored.show()  # as the slow path does after its replay
     assert ready.replays()
     assert ready.tags.values is recorded
+
+
+@pytest.mark.parametrize("carried", [(None,), (torch.ones(2),)], ids=["reset", "loaded"])
+def test_carried_values_that_someone_has_set_are_noticed_before_the_replay(carried) -> None:
+    ready, hidden = Ready(), CarriedValues((), 1)
+    hidden.carried = (torch.zeros(2),)
+    ready.state = StaticState(Carried([hidden]), ready.body.undo, torch.device("cpu"))
+    assert not ready.replays()
+    ready.state.show()  # as the slow path does after its replay
+    assert ready.replays()
+    fed_back, hidden.carried = hidden.carried, carried
+    assert not ready.replays()
+    hidden.carried = fed_back  # as after an evaluation
+    assert ready.replays()

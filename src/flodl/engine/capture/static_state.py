@@ -21,9 +21,10 @@ from ..program.undo import ForwardUndo
 class StaticState:
     """Static tensors for the values that are carried now; all recordings for states of this form share them.
 
-    While a region is recorded, it reads them (`begin`), and writes the new values to them at its end
-    (`feed_back`). Before a replay, `load` copies values into them that others have set since the last one;
-    after it, `show` lets graphs refer to them.
+    A region that is recorded starts with a copy of them (`begin`), since a tag or a returned value may be the
+    value of the previous call, and ends by writing the new values to them (`feed_back`). Before a replay,
+    `load` copies values into them that others have set since the last one; after it, `show` lets graphs refer
+    to them.
 
     An update that is skipped restores the values from the start of its window. If it is not part of the same
     recording, they are overwritten by then: `keep_start` copies them.
@@ -39,8 +40,6 @@ class StaticState:
             )
         shown: list[tuple[Any, ...]] = [copied(holder.carried) for holder in self._holders]
         self._tensors = _tensors(shown)
-        # A region reads aliases: what is marked as overwritten would be copied.
-        self._read = [_aliases(values) for values in shown]
         self._start = [copied(values) for values in shown]
         for one in self._tensors:
             mark_overwritten(one)
@@ -48,25 +47,25 @@ class StaticState:
         self.pairs: list[tuple[CarriedValues, tuple[Any, ...]]] = [*zip(self._holders, shown)]
 
     def begin(self) -> None:
-        """Let the region that is being recorded read the static tensors."""
-        self._assign(self._read)
+        """Copy the static tensors, as the start of the recording, and let graphs continue the copies."""
+        self._assign([copied(values) for _, values in self.pairs])
 
     @torch.no_grad()
     def keep_start(self, *, opens: bool) -> None:
-        """Copy the values at the start of a window, as part of the recording; an update reads the copies."""
+        """Keep the values at the start of a window, as part of the recording, for a skipped update."""
         if opens:
             refill(_tensors(self._start), self._tensors)
-        self._refer_to_start(self._read)
+        self._refer_to_start([holder.carried for holder in self._holders])
 
     def feed_back(self) -> None:
         """Write the new values to the static tensors, as the end of the recording."""
         self.check()
         _write(self._tensors, _tensors(holder.carried for holder in self._holders))
-        self._assign(self._read)
+        self.show()
 
     def check(self) -> None:
         """Raise if the region has changed the form of what it carries."""
-        for holder, values, batch in zip(self._holders, self._read, self._batches):
+        for (holder, values), batch in zip(self.pairs, self._batches):
             if holder.batch != batch or _shapes(holder.carried) != _shapes(values):
                 raise NotCapturable(
                     f"it carries {_shapes(holder.carried)[0]} to the next call and continues "
@@ -120,10 +119,6 @@ def _is_same(one: Tensor, other: Tensor) -> bool:
 def _tensors(trees: Any) -> list[Tensor]:
     leaves = chain.from_iterable(map(pytree.tree_leaves, trees))
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-
-
-def _aliases(values: Any) -> Any:
-    return pytree.tree_map_only(Tensor, torch.Tensor.detach, values)
 
 
 def _shapes(values: Any) -> tuple[list[Any], Any]:

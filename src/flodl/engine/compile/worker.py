@@ -77,6 +77,7 @@ def compile_once(parts: dict[str, Any], *, tune: str | None) -> LayoutChoice:
         try:
             for _ in range(2):
                 EagerRunner(variant).run_without_update(parts["micro"])
+                variant.undo.detach_carried()
         except Exception as error:
             failed[layout] = error
     if not failed:
@@ -124,6 +125,7 @@ def _timer(body: StepBody, micro: Micro) -> Callable[[], float]:
         started = now_s(body.device)
         for _ in range(runs):
             runner.run_without_update(micro)
+            body.undo.detach_carried()
         return (now_s(body.device) - started) / runs
 
     seconds(1)

@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..batch.signature import Signature
 from .batch_norm import RunningStatistics
 from .carried import Carried
 
@@ -24,7 +23,7 @@ class ForwardUndo:
         # Graphs, nested ones included, that carry values from call to call.
         # `hasattr` on a module that lacks the attribute is slow; on its class it is not.
         self.carriers: list[Any] = [m for m in modules if hasattr(type(m), "has_state") and m.has_state]
-        self._restore_carried: list[Callable[[Tensor], None]] = []
+        self.restore_carried: list[Callable[[Tensor], None]] = []
         holders = [getattr(carrier, "carried_values", None) for carrier in self.carriers]
         # What they carry; None if there are none.
         self.carried = Carried(one for one in holders if one is not None) if self.carriers else None
@@ -40,15 +39,14 @@ class ForwardUndo:
 
     def keep_carried(self) -> None:
         """Restore the values that are carried now if the update is skipped."""
-        self._restore_carried = [c.keep_state() for c in self.carriers if hasattr(c, "keep_state")]
+        self.restore_carried = [c.keep_state() for c in self.carriers if hasattr(c, "keep_state")]
 
-    def end_step(self, form: Signature) -> None:
-        """Detach what is carried after a micro-batch, which started from a form."""
+    def detach_carried(self) -> None:
+        """Detach what is carried, as after every micro-batch."""
         for carrier in self.carriers:
             carrier.detach_state()
         if self.carried is not None:
             self.carried.make_dense()
-            self.carried.note_step_from(form)
 
     def start_micro_batch(self) -> None:
         """Save the state before a micro-batch that does not start its window."""
@@ -61,7 +59,7 @@ class ForwardUndo:
     def undo_where(self, bad: Tensor) -> None:
         """Undo the forward passes of the window if the flag on the device is set."""
         self.at_window.restore_where(bad)
-        for restore_where in self._restore_carried:
+        for restore_where in self.restore_carried:
             restore_where(bad)
 
     def separate(self) -> ForwardUndo:

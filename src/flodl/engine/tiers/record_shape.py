@@ -42,7 +42,7 @@ def record_another(
             before.restore()
         return None, NO_MEMORY
     body.update(micro.correction, samples=micro.window_samples)
-    body.undo.end_step(micro.carried)
+    body.undo.detach_carried()
     if bool(body.bad):
         return outcome, None
     try:

@@ -125,6 +125,7 @@ def rerun(runner: Runner, window: Iterable[Micro], *, updates: bool) -> Values:
     values: Values = {}
     for micro in window:
         values = (runner.run(micro) if updates else runner.run_without_update(micro)).values
+        runner.body.undo.detach_carried()
     return values
 
 
