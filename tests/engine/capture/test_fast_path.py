@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from flodl.engine import TrainStep
 from flodl.engine.batch.signature import same_layout
 from flodl.engine.capture.dependencies import Dependencies
+from flodl.engine.capture.lane import fast_lane
 from flodl.engine.capture.recording import Recording
-from flodl.engine.capture.runner import fast_lane
 from flodl.engine.capture.static_state import StaticState
 from flodl.engine.capture.stored_values import StoredValues
 from flodl.engine.internals import body_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,13 +25,12 @@ from ..program.progress import Stage
 from ..program.runner import EagerRunner, Micro, Phase
 from ..state.snapshot import live_state
 from .dependencies import Dependencies
+from .lane import Lane, fast_lane
 from .recording import Recording, fresh_casts, new_stream, record
 from .static_state import StaticState
 from .stored_values import StoredValues
 from .update_program import RecordedUpdate, UpdateProgram
 
-# The fast path of a whole step: returns the loss, or None if the step has to take the slow path.
-Lane = Callable[[tuple[Any, ...]], Tensor | None]
 Key = tuple[Phase, float, Signature]
 
 
@@ -54,47 +53,6 @@ class Recorded:
     others: list[tuple[Tensor, Tensor]]
     # The update from these gradients, if it is recorded apart.
     update: RecordedUpdate | None = None
-
-
-def fast_lane(
-    recording: Recording[Outcome],
-    stored: StoredValues,
-    dependencies: Dependencies,
-    turns: int,
-    state: StaticState | None = None,
-) -> Lane | None:
-    """Return the fast path over one recording of a whole step; None if the check is not that simple.
-
-    If anything differs, the fast path returns None and has changed nothing. In most steps this is all that
-    the host does.
-    """
-    may_replay = dependencies.fast_check(recording, turns)
-    if may_replay is None:
-        return None
-    if recording.mailbox is None:
-        post = _copied_loss(recording)
-    else:
-        post = recording.mailbox.poster(recording.run)
-    shown, fed_back = stored.pairs, state.pairs if state is not None else []
-    if not shown and not fed_back:
-        return lambda batch: post(batch) if may_replay(batch) else None
-
-    def replay(batch: tuple[Any, ...]) -> Tensor | None:
-        # A call of the model in between, such as an evaluation, has stored its own values.
-        for holder, values in shown:
-            if holder.values is not values:
-                return None
-        # Nor may anyone have reset, loaded or continued what is carried.
-        for carrier, carried in fed_back:
-            if carrier.carried is not carried:
-                return None
-        return post(batch) if may_replay(batch) else None
-
-    return replay
-
-
-def _copied_loss(recording: Recording[Outcome]) -> Callable[[Sequence[Tensor]], Tensor]:
-    return lambda batch: recording.replay(batch).loss.clone()
 
 
 class RecordedRunner:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from ..capture.runner import Lane, RecordedRunner, Runner
+from ..capture.lane import Lane
+from ..capture.runner import RecordedRunner, Runner
 from ..capture.update_program import UpdateProgram
 from ..compile.policy import COMPILE_AFTER_S, CompilePolicy, NotCompiled
 from ..device.autograd_history import cut_history
