@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from flodl import FlowBuilder
 from flodl.engine.batch.samples import num_samples
 from flodl.engine.batch.signature import signature
 from flodl.engine.compile import worker
@@ -54,6 +55,16 @@ def test_the_step_is_run_until_everything_is_compiled_and_changes_nothing(
     assert os.getcwd() == str(tmp_path)
     assert seen == [torch.Size([8, 4])] * 2
     assert not parts["model"].weight.any()
+
+
+def test_a_graph_that_carries_values_is_compiled_for_its_next_call_too(
+    quick_compiler, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    graph = FlowBuilder(nn.Linear(4, 2)).through(lambda x, before=None: x if before is None else x + before)
+    model = graph.using(before="last").tag("last").build()
+    parts = sent_with(model, (torch.ones(8, 4),), lambda model, x: model(x).square().mean())
+    assert worker.compile_once(parts, tune=None) == LayoutChoice(None, {})
 
 
 def images(model, x):

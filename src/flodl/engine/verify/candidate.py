@@ -63,7 +63,9 @@ class CandidateBuilder:
         runner = self.candidate
         words = ""
         if isinstance(runner, RecordedRunner) and not runner.records_update:
-            reason = self._readiness.reason or "graphs carry values, and gradients are averaged over ranks"
+            reason = self._readiness.reason
+            if self._readiness.capturable:
+                reason = "gradients are averaged over ranks before it, and graphs carry values"
             words = f"; the update stays outside: {reason}"
         elif isinstance(runner, RecordedRunner) and not runner.update_inside:
             words = "; the update is recorded apart, since gradients are averaged over ranks before it"
