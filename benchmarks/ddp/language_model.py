@@ -1,12 +1,12 @@
 """A language model of GPT-2 size on two ranks of one GPU: how much time do ranks wait and reduce?
 
-    python benchmarks/ddp/language_model.py [--shares 75,25] [--seconds 70] [--policies cadence,async]
+    python benchmarks/ddp/language_model.py [--shares 60,25] [--seconds 70] [--policies cadence,async]
 
 124 million parameters, bf16, random tokens. Windows grow as ElChe decides. The share of waiting and reducing
 counts from the middle of the run, when windows have grown; the table shows all windows. The target is 3 %.
 
-With 40 % of an H200 (52 multiprocessors), bf16 matmuls of torch 2.11 with CUDA 13.0 are wrong under
-MPS, without flodl as well. With 25, 60 and 100 % they are right.
+With 40 % of an H200 (52 multiprocessors), bf16 matmuls of torch 2.11 with CUDA 13.0 are wrong under MPS,
+without flodl as well, and a rank with 75 % got losses that are not finite. 25, 60 and 100 % are right.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--size", default="gpt2", choices=list(SIZES))
     parser.add_argument(
-        "--shares", type=lambda text: [int(word) for word in text.split(",")], default=[75, 25]
+        "--shares", type=lambda text: [int(word) for word in text.split(",")], default=[60, 25]
     )
     parser.add_argument(
         "--policies",

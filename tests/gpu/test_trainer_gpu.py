@@ -122,8 +122,8 @@ def test_killed_and_stopped_runs_come_to_what_an_undisturbed_one_comes_to(tier, 
         whole.mkdir(), parts.mkdir()
         setting = (tier, accumulate, streaming)
         assert run(whole, 0, 0, *setting) == 0
-        assert run(parts, 37, signal.SIGKILL, *setting) == -signal.SIGKILL
-        assert run(parts, 71, signal.SIGTERM, *setting) == 75
+        assert run(parts, 37 // accumulate, signal.SIGKILL, *setting) == -signal.SIGKILL
+        assert run(parts, 71 // accumulate, signal.SIGTERM, *setting) == 75
         assert run(parts, 0, 0, *setting) == 0
         (expected, losses), (found, resumed) = outcome_of(whole), outcome_of(parts)
     assert expected["tier"] == tier

@@ -82,10 +82,18 @@ class CandidateBuilder:
     def make_room(self) -> None:
         """Drop the recordings of the candidate while eager runs: together they need the memory of two steps.
 
-        `prepare` records them again, which takes about as long as a step.
+        `record_again` makes them again, which takes about as long as a step.
         """
         if isinstance(self.candidate, RecordedRunner) and self.candidate.update_program is None:
             self.candidate.forget_all()
+
+    def record_again(self, window: list[Micro]) -> None:
+        """Make the recordings that were dropped, as the program runs now; nothing is compiled."""
+        started = time.perf_counter()
+        if isinstance(self.candidate, RecordedRunner):
+            for micro in window:
+                self.candidate.learn(micro)
+        self.cost_s += time.perf_counter() - started
 
     def recompile(self, window: list[Micro], before: Snapshot) -> None:
         """Compile the candidate once more, for the conditions that it was found to run under."""
