@@ -211,7 +211,7 @@ class Trial:
         before.reachable.drop_unchanged(after.reachable)
         is_new = self._builder.candidate is None
         try:
-            # Before the state is restored: a number that the program computes anew in each step, and that a
+            # Before the state is restored: a number that the program computes in each step, and that a
             # recording would keep, is then another one than eager used.
             self._builder.record_again(window)
             before.restore()
