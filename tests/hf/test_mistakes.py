@@ -26,6 +26,7 @@ from flodl.hf import (
 
 TEXTS = ["a moving and funny film", "a dull story", "the acting is wonderful", "the plot is flat"] * 2
 LABELS = ["positive", "negative"] * 4
+IDS = torch.ones(1, 2, dtype=torch.int64)
 ANSWER = {"text": ["film"], "answer_start": [9]}
 
 
@@ -80,6 +81,18 @@ def fit(model: Any, data: Any, eval_data: Any = None, **options: Any) -> Any:
         ("seqcls", AutoModel.from_pretrained, "the model is a SequenceClassifier. Pass a folder"),
         ("seqcls", lambda m: m(input_id=torch.ones(1, 2)), "without input_ids; got input_id"),
         ("seqcls", lambda m: compute_loss(m, ("a", "b"), ("x", "y")), "first part of a batch is a tuple"),
+        (
+            "seqcls",
+            lambda m: m.compute_loss({}, [0], weight=torch.ones(2)),
+            "no argument 'weight'. For another",
+        ),
+        ("seqcls", lambda m: m(torch.ones(1, 2)), "input_ids is float32; expected integers"),
+        (
+            "seqcls",
+            lambda m: m(torch.tensor([[1, 6000]])),
+            r"ids from 1 to 6000, but the vocabulary .* has \d+",
+        ),
+        ("seqcls", lambda m: m(IDS, token_type_ids=IDS + 8), "token_type_ids has ids from 9 to 9"),
     ],
 )
 def test_a_wrong_argument_of_a_model_is_named(models, head, call, message, tmp_path, monkeypatch) -> None:

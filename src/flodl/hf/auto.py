@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 
@@ -31,6 +32,15 @@ from .usage.calls import explained
 
 _MAX_LABELS = 1_000_000  # each gets a name
 Model = TypeVar("Model", bound=PretrainedModel)
+
+
+@runtime_checkable
+class TransformersConfig(Protocol):
+    """A config of transformers, which need not be installed."""
+
+    def to_json_string(self, use_diff: bool = True) -> str:
+        """Return the fields as JSON; with `use_diff=False`, all of them."""
+        ...
 
 
 class _Auto(Generic[Model]):
@@ -116,7 +126,7 @@ class _Auto(Generic[Model]):
     @explained("Write from_config(config), with the fields of a config.json, its path or its folder.")
     def from_config(
         cls,
-        config: Mapping[str, Any] | str | os.PathLike[str],
+        config: Mapping[str, Any] | str | os.PathLike[str] | TransformersConfig,
         *,
         dtype: torch.dtype | str | None = None,
         device: torch.device | str | int = "cpu",
@@ -126,10 +136,20 @@ class _Auto(Generic[Model]):
         problem_type: str | None = None,
         seed: int | None = None,
     ) -> Model:
-        """Create a model with random weights from the fields of a config.json, its path or its folder."""
+        """Create a model with random weights from the fields of a config.json, its path or its folder.
+
+        A config of transformers, such as a `BertConfig`, is also accepted.
+        """
         where = "the config"
         if isinstance(config, Mapping):
             raw = dict(config)
+        elif isinstance(config, TransformersConfig):
+            raw = json.loads(config.to_json_string(use_diff=False))
+        elif not isinstance(config, str | os.PathLike):
+            raise HFError(
+                f"config is a {type(config).__name__}; expected the fields of a config.json as a dict, its "
+                "path, or a config of transformers."
+            )
         else:
             path = Path(config)
             path = path / CONFIG if path.is_dir() else path

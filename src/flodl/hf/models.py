@@ -22,8 +22,9 @@ from .files.source import Source
 from .files.tensors_file import MAX_SHARD_BYTES
 from .heads import Head
 from .registry import Family
-from .usage.calls import explained
+from .usage.calls import HFCallError, explained
 from .usage.names import check_state, explain_missing
+from .usage.token_ids import not_integers, outside_tables
 
 if TYPE_CHECKING:
     from .predict import Runner
@@ -138,13 +139,20 @@ class PretrainedModel(nn.Module):
                 f"input_ids has shape {tuple(input_ids.shape)}; expected [texts, tokens]. For one text, "
                 "write input_ids[None]."
             )
+        if input_ids.is_floating_point():
+            raise not_integers(input_ids)
         given = {
             "attention_mask": attention_mask,
             "token_type_ids": token_type_ids,
             "position_ids": position_ids,
             **inputs,
         }
-        return self.graph(input_ids, **self._inputs(given))
+        try:
+            return self.graph(input_ids, **self._inputs(given))
+        except IndexError as error:
+            if clearer := outside_tables({"input_ids": input_ids, **given}, self.config):
+                raise clearer from error
+            raise
 
     @explained("Write model.export(folder).", name="model.export")
     def export(
@@ -174,14 +182,19 @@ class PretrainedModel(nn.Module):
         """Predict on raw text; what it returns depends on the head."""
         raise NotImplementedError
 
-    def compute_loss(self, inputs: Mapping[str, Any], labels: Any) -> Tensor:
+    def compute_loss(self, inputs: Mapping[str, Any], labels: Any, **others: Any) -> Tensor:
         """Return the loss of a batch: cross-entropy, or what the problem type asks for.
 
         Tokens with the label -100 do not count. The labels of question answering are `(starts, ends)`,
-        counted from the first token of each text, in a packed batch too.
+        counted from the first token of each text, in a packed batch too. Other arguments raise.
         """
         from .losses import compute_loss
 
+        if others:
+            raise HFCallError(
+                f"compute_loss has no argument {next(iter(others))!r}. For another loss, such as one with "
+                "class weights, write a step function: cross_entropy(model(**inputs), labels, weight=…)."
+            )
         if self.training or torch.is_grad_enabled():
             return compute_loss(self, inputs, labels, head=self.head, config=self.config)
 

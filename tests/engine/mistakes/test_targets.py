@@ -33,6 +33,7 @@ def with_logits(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Ten
         (classes, LABELS - 1, "ignore_index=-1 to the loss; if the labels start at -1,"),
         (classes, LABELS + 1, "must be less than the number of classes"),
         (with_logits, torch.ones(8, 3, dtype=torch.bool), "but y is bool: pass y.float()."),
+        (with_logits, torch.ones(8), "If y has class ids, pass integers, y.long(), to cross_entropy"),
         (binary, torch.full((8, 3), 4.0), "from 0 to 1. y has values from 4 to 4. Map labels of -1 and 1"),
     ],
 )

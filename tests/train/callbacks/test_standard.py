@@ -196,3 +196,9 @@ def test_a_metric_that_no_hook_ever_added_is_reported_at_the_end(make, data, cap
     make(hooks=[on_epoch_end, EarlyStopping("fid")]).fit(data, epochs=3, batch_size=10)
     err = capsys.readouterr().err
     assert err.count("EarlyStopping watches 'fid', which no epoch of this run has") == 1
+
+
+def test_a_phase_that_freezes_and_thaws_the_same_path_raises():
+    with pytest.raises(TrainError, match=r"Phase\(1\) freezes and thaws 'encoder' in the same epoch"):
+        Phase(1, freeze=["encoder"], thaw=["head", "encoder"])
+    Phase(1, freeze=["encoder"], thaw=["encoder.head"])

@@ -213,6 +213,11 @@ class Phase:
         if not is_integer(epoch, at_least=0):
             raise TrainError(f"Phase({epoch!r}). Pass the epoch, an integer counted from 0.")
         self.epoch, self.freeze, self.thaw, self.eval_mode = epoch, tuple(freeze), tuple(thaw), eval_mode
+        if both := [path for path in self.freeze if path in self.thaw]:
+            raise TrainError(
+                f"Phase({epoch}) freezes and thaws {both[0]!r} in the same epoch. Leave one of the two out, "
+                "or write two phases: Phase(0, freeze=…), Phase(3, thaw=…)."
+            )
 
     def __repr__(self) -> str:
         paths = f"freeze={list(self.freeze)}, thaw={list(self.thaw)}"
