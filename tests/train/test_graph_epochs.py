@@ -68,4 +68,37 @@ def test_a_loop_that_records_the_loss_may_come_before_and_after_a_trainer(make, 
         model.record("loss", 1.0)
         model.end_epoch()
         make(model).fit(data, epochs=1, batch_size=8)
-    assert model.epoch_count == len(model.trend("loss").values) == 4
+    assert model.epoch_count == 4
+
+
+def test_the_trends_of_a_graph_begin_again_with_each_new_run_and_continue_within_one(make, model, data):
+    make(model).fit(data, epochs=3, batch_size=8)
+    lengths = []
+
+    def on_epoch_end(trainer):
+        lengths.append(len(model.trend("loss")))
+        assert model.trend("loss").values == trainer.trend("loss").values
+        assert model.trend("loss").latest == model.latest_metrics()["loss"]
+
+    trainer = make(model, hooks=[on_epoch_end])
+    trainer.fit(data, epochs=2, batch_size=8)
+    trainer.fit(data, epochs=4, batch_size=8)
+    assert lengths == [1, 2, 3, 4]
+    assert model.eta(6) > 0.0
+    assert model.epoch_count == 7
+
+
+def test_exports_have_the_epochs_of_all_runs(make, model, data, tmp_path):
+    for _ in range(2):
+        make(model).fit(data, epochs=2, batch_size=8)
+    rows = model.export_trends(tmp_path / "trends.csv").read_text().splitlines()
+    assert len(rows) == 1 + 4
+
+
+def test_a_resumed_run_keeps_the_trends_of_its_own_epochs_only(make, model, data, tmp_path):
+    make(model).fit(data, epochs=3, batch_size=8)
+    make(model, checkpoint_dir=tmp_path).fit(data, epochs=2, batch_size=8)
+    resumed = FlowBuilder().through(nn.Linear(3, 1)).build()
+    make(resumed, checkpoint_dir=tmp_path).fit(data, epochs=3, batch_size=8)
+    assert len(resumed.trend("loss")) == 3
+    assert resumed.epoch_count == 6

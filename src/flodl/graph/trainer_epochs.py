@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
+from torch import nn
+
 from flodl.core import MetricError
 
 from .metrics import SECOND_END, GraphMetrics
 
-__all__ = ["SECOND_END", "after_epoch", "check_not_recorded", "record_epoch"]
+__all__ = ["SECOND_END", "after_epoch", "check_not_recorded", "record_epoch", "start_run"]
 
 
 def check_not_recorded(graph: GraphMetrics, names: Collection[str]) -> None:
@@ -20,6 +22,13 @@ def check_not_recorded(graph: GraphMetrics, names: Collection[str]) -> None:
             f"the metric {name!r} was recorded by the program, and the Trainer records {name!r} itself: "
             f"their mean would mix both. Leave it out, or use a different name: record('{name}_2', value)."
         )
+
+
+def start_run(model: nn.Module) -> None:
+    """Begin the trends of all graphs of a model again: an earlier run does not belong to them."""
+    for module in model.modules():
+        if isinstance(module, GraphMetrics):
+            module._book.start_run()
 
 
 def record_epoch(graph: GraphMetrics, metrics: Mapping[str, float]) -> None:

@@ -105,10 +105,10 @@ class EpochTimer:
         self._start_s -= sum(self._durations.pop(epoch) for epoch in merged)
         self._epoch = min(first, self._epoch)
 
-    def eta(self, total_epochs: int) -> float:
-        """Estimate the seconds until `total_epochs` epochs are finished; NaN if unknown."""
-        durations = self.durations
-        done = self._epoch + (self._epoch in durations)
+    def eta(self, total_epochs: int, *, first: int = 0) -> float:
+        """Estimate the seconds until `total_epochs` epochs from `first` on are finished; NaN if unknown."""
+        durations = {epoch: seconds for epoch, seconds in self.durations.items() if epoch >= first}
+        done = self._epoch + (self._epoch in durations) - first
         total = check_total_epochs(total_epochs, "eta")
         if done >= total:
             return 0.0

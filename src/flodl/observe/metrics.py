@@ -35,6 +35,8 @@ class Book:
         self._clock = clock
         self._timer = EpochTimer(clock)
         self._step = 0
+        # The first epoch of the current run; trends and the remaining time begin there.
+        self._run_start = 0
         self._num_records = 0
         self._history: dict[str, dict[int, Mean]] = {}
         self._pending: dict[str, Mean] = {}
@@ -55,6 +57,7 @@ class Book:
     @epoch.setter
     def epoch(self, epoch: int) -> None:
         self._timer.epoch = epoch
+        self._run_start = min(self._run_start, epoch)
 
     @property
     def step(self) -> int:
@@ -74,6 +77,19 @@ class Book:
     def start(self) -> None:
         """Start timing the current epoch now instead of at construction; only the first call counts."""
         self._timer.start()
+
+    def start_run(self) -> None:
+        """Begin trends and the remaining time again; the history keeps the epochs before.
+
+        >>> book = Book()
+        >>> for loss in (0.5, 0.4):
+        ...     book.start_run()
+        ...     book.record("loss", loss)
+        ...     book.end_epoch()
+        >>> book.trend("loss").values, book.history("loss")
+        ([0.4], {0: 0.5, 1: 0.4})
+        """
+        self._run_start = self.epoch
 
     def record(
         self, name: str, value: Value, *, weight: float | Tensor = 1.0, origin: str = "record"
@@ -190,7 +206,7 @@ class Book:
         return {name: self.history(name) for name in self._select(names) if names or self._history[name]}
 
     def trend(self, name: str) -> Trend:
-        """Return the trend of a metric; once there are metrics, an unknown name raises.
+        """Return the trend of a metric in this run; once there are metrics, an unknown name raises.
 
         >>> book = Book()
         >>> book.trend("train_loss").latest
@@ -200,7 +216,7 @@ class Book:
         Traceback (most recent call last):
         flodl.core.errors.MetricError: no metric 'train_loss' was recorded. Did you mean 'loss'?
         """
-        history = self.history(name)
+        history = {epoch: value for epoch, value in self.history(name).items() if epoch >= self._run_start}
         return Trend(list(history.values()), epochs=list(history), name=name)
 
     def has_pending_only(self, name: str) -> bool:
@@ -218,7 +234,7 @@ class Book:
 
     def eta(self, total_epochs: int) -> float:
         """Estimate the remaining seconds from the median of the last five epochs; NaN if unknown."""
-        return self._timer.eta(total_epochs)
+        return self._timer.eta(total_epochs, first=self._run_start)
 
     def reset(self, names: Sequence[str] = ()) -> None:
         """Delete these metrics (all if empty) and their pending values; epoch and step stay."""
@@ -251,6 +267,7 @@ class Book:
                 mean.fold()
                 self._unread.append(mean)
         self._timer.merge(first)
+        self._run_start = min(self._run_start, first)
 
     def _close(self, names: Collection[str]) -> None:
         for name in names:
@@ -271,6 +288,7 @@ class Book:
             },
             "pending": {name: _saved(mean) for name, mean in pending.items()},
             "step": self._step,
+            **({"run_start": self._run_start} if self._run_start else {}),
             **self._timer.state_dict(),
         }
 
@@ -283,6 +301,7 @@ class Book:
             }
             pending = {str(name): _restored(*saved) for name, saved in state["pending"].items()}
             step, timer = int(state["step"]), EpochTimer(self._clock)
+            run_start = int(state.get("run_start", 0))
             timer.load_state_dict(state)
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError) as error:
             raise MetricError(
@@ -291,6 +310,7 @@ class Book:
             ) from error
         self._history, self._pending, self._step, self._timer = history, pending, step, timer
         self._unread, self._origins, self._ended_by = [], {}, None
+        self._run_start = run_start
 
     def __getstate__(self) -> dict[str, Any]:
         return self.state_dict()

@@ -15,7 +15,7 @@ from flodl.core.interrupts import uninterrupted
 from flodl.data import Loader
 from flodl.engine import enter_training
 from flodl.graph import Graph, reset_carried_values
-from flodl.graph.trainer_epochs import SECOND_END, after_epoch, record_epoch
+from flodl.graph.trainer_epochs import SECOND_END, after_epoch, record_epoch, start_run
 from flodl.optim import ScheduleBridge
 
 from .batches.batch_lists import hint_at_batches
@@ -170,6 +170,7 @@ def begin_epoch(run: Run, loader: Loader) -> None:
         if session.position.epoch_step == 0:
             loader.rewind()
         enter_training(session.model)
+        start_run(session.model)
     run.cursor.rewind(loader)
     count, limit = num_batches(loader), session.start.limit
     run.progress.num_batches = count if count is None or limit is None else min(count, limit)
