@@ -96,6 +96,13 @@ def without_carried_values(model: nn.Module) -> Iterator[None]:
             memory.carried, memory.batch = carried, batch
 
 
+def recorded(model: nn.Module) -> tuple[int, list[str]]:
+    """Return the number of calls of `record` in the graphs of a model, and the metrics of the open epoch."""
+    graphs = [*_graphs(model)]
+    names = [metric for _, graph in graphs for metric in graph._book.pending_names]
+    return sum(graph._book.num_records for _, graph in graphs), names
+
+
 @contextmanager
 def without_records(model: nn.Module) -> Iterator[None]:
     """Run the block without adding what it records to the metrics: they are those of the training."""

@@ -19,11 +19,13 @@ from flodl.engine import (
     sandbox,
     watch_outside,
 )
+from flodl.graph import recorded
 from flodl.monitor import Monitor
 
 from .batches.batch_lists import hint_at_batches
 from .batches.loaders import preserve_position
 from .callbacks.watched import lacks_evaluation, may_add_metrics, unknown_watched, watched_matrix
+from .checks.accumulated_loss import differs_from_large_batch
 from .checks.augmentations import random_changes, training_inputs
 from .checks.carried_state import unrelated_state
 from .checks.evaluated_inputs import compare_inputs
@@ -32,6 +34,8 @@ from .evaluation.batch_values import judge_values
 from .evaluation.broadcasts import broadcast_metrics
 from .evaluation.evaluator import as_arguments
 from .evaluation.names import SKIPPED, check_names, check_number
+from .evaluation.pieces import compare_pieces
+from .ranks.notes import recording
 from .run import Run
 from .saving.bundle import collect_parts
 from .saving.plain_state import PlainState
@@ -92,6 +96,7 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
             warnings.append(unrelated)
         for warning in (*unsaved, *warnings):
             run.reports.warn(warning)
+        _report_accumulation(run, batch)
         run.report_values(judged)
         if drawn:
             run.reports.warn(
@@ -112,6 +117,7 @@ def _trained_names(run: Run, batch: Any) -> tuple[set[str] | None, dict[str, Ten
     The step comes next, and raises the same error, or splits a batch for which memory ran out.
     """
     arguments = as_arguments(batch)
+    records, _ = recorded(run.session.model)
     try:
         loss, values = rehearse(run.session.train_step, arguments)
     except Exception as error:
@@ -131,8 +137,24 @@ def _trained_names(run: Run, batch: Any) -> tuple[set[str] | None, dict[str, Ten
     session = run.session
     if warning := check_gradients(session.model, session.optimizer, run.evaluator.step_fn, loss):
         run.reports.warn(warning)
+    num_records, metrics = recorded(session.model)
+    if session.settings.devices and metrics and num_records != records:
+        run.reports.warn(recording(metrics))
     skipped = {SKIPPED} if session.settings.nan == "skip" else set()
     return {"loss", "lr", *skipped, *values}, values
+
+
+def _report_accumulation(run: Run, batch: Any) -> None:
+    """Note once that a window does not equal one large batch; for `sync`, ranks say that of each batch."""
+    session, step_fn = run.session, run.evaluator.step_fn
+    step, accumulate = session.train_step, session.train_step.settings.accumulate
+    if accumulate == 1 or (session.settings.devices and session.settings.policy == "sync"):
+        return
+    note = differs_from_large_batch(
+        session.model, step_fn, accumulate, lambda: compare_pieces(step, run.evaluator, batch, ["loss"])
+    )
+    if note:
+        run.reports.note(note)
 
 
 def _saves(run: Run) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -19,6 +19,7 @@ from flodl.optim.all_optimizers import in_any_optimizer
 from ..evaluation.pieces import Pieces
 
 MAX_NAMES = 3
+NOT_A_MEAN = "the loss of a batch is not the mean of its samples' losses"
 
 
 def differs_from_one_device(
@@ -48,15 +49,22 @@ def differs_from_one_device(
 
 def _loss_notes(model: nn.Module, step_fn: Callable[..., Any]) -> Iterator[str]:
     """Yield what the modules and functions that compute the loss say about it."""
+    for what in other_denominators(model, step_fn):
+        yield _denominator(what)
+    for name, value in outside_values(step_fn).items():
+        if isinstance(value, _Loss | _WeightedLoss) and value.reduction == "sum":
+            yield _sum_over_samples(f"{name} is a sum (reduction='sum')")
+
+
+def other_denominators(model: nn.Module, step_fn: Callable[..., Any]) -> Iterator[str]:
+    """Yield what is known to be a mean over something other than samples: the loss, or a loss module."""
     mean_over = getattr(_function(step_fn), "mean_over", None)
     if mean_over is not None and (what := mean_over(model)):
-        yield _denominator(f"the loss is a mean over {what}")
+        yield f"the loss is a mean over {what}"
     for name, value in outside_values(step_fn).items():
-        if isinstance(value, _Loss | _WeightedLoss):
-            if value.reduction == "sum":
-                yield _sum_over_samples(f"{name} is a sum (reduction='sum')")
-            elif value.reduction == "mean" and getattr(value, "weight", None) is not None:
-                yield _denominator(f"{name} is a mean weighted by class")
+        is_mean = isinstance(value, _Loss | _WeightedLoss) and value.reduction == "mean"
+        if is_mean and getattr(value, "weight", None) is not None:
+            yield f"{name} is a mean weighted by class"
 
 
 def _measured_notes(found: Pieces) -> Iterator[str]:
@@ -70,7 +78,7 @@ def _measured_notes(found: Pieces) -> Iterator[str]:
             "the loss is a sum (the loss of a batch is the sum of the losses of its pieces)"
         )
     elif not found.is_mean("loss"):
-        yield _denominator("the loss of a batch is not the mean of its samples' losses")
+        yield _denominator(NOT_A_MEAN)
 
 
 def state_outside_model(model: nn.Module, step_fn: Callable[..., Any]) -> Iterator[str]:
@@ -108,6 +116,20 @@ def state_outside_model(model: nn.Module, step_fn: Callable[..., Any]) -> Iterat
             "processes of their own: each rank has a copy as it is now, and no later change reaches it. To "
             "train it, make it a part of the model."
         )
+
+
+def recording(metrics: Sequence[str]) -> str:
+    """Return a warning about metrics that the step function records in a graph, which ranks do not send.
+
+    >>> recording(["mine"])[:70]
+    "the step function records 'mine' in the graph. Devices train in proces"
+    """
+    first = metrics[0]
+    return (
+        f"the step function records {_listed([*metrics])} in the graph. Devices train in processes of their "
+        "own: each rank records in a copy, and this program does not see it. Return it with the loss, as in "
+        f"`return loss, {{{first!r}: value}}`."
+    )
 
 
 def outside_values(step_fn: Callable[..., Any]) -> dict[str, Any]:
