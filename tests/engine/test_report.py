@@ -9,6 +9,7 @@ from torch import nn
 
 from flodl.engine import TrainStep
 from flodl.engine.report import Cause, Journal
+from flodl.optim import CosineScheduler, PlateauScheduler, WarmupScheduler
 
 
 def mse(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -112,3 +113,22 @@ def test_every_dropped_batch_is_counted_also_after_a_resume() -> None:
     resumed = new_step(tail="drop", tier="eager")
     resumed.load_state_dict(json.loads(json.dumps(step.state_dict())))
     assert resumed.report().dropped == 3
+
+
+def test_a_plateau_schedule_that_has_observed_nothing_is_named_in_the_report() -> None:
+    def told(schedule, *metrics):
+        step = new_step(schedule=schedule)
+        assert not step.report().schedule
+        step(torch.ones(8, 4), torch.zeros(8, 2))
+        for metric in metrics:
+            step.schedule.observe(metric)
+        return str(step.report())
+
+    line = "schedule  PlateauScheduler has not observed a metric yet"
+    plateau = PlateauScheduler(0.1, patience=2, factor=0.5)
+    assert line in told(plateau)
+    assert line in told(WarmupScheduler(plateau, 0.1, 3))
+    assert line not in told(plateau, 1.0)
+    assert line not in told(PlateauScheduler(0.1, patience=2, factor=0.5), float("nan"))
+    assert "schedule" not in told(CosineScheduler(0.1, 0.0, 10))
+    assert "schedule" not in told(lambda step: 0.1)

@@ -96,6 +96,8 @@ class StepReport:
     skipped: int = 0
     pending: int = 0
     dropped: int = 0
+    # What the schedule lacks to change the learning rate, or "".
+    schedule: str = ""
     memory: MemoryUse | None = None
     events: tuple[Event, ...] = ()
 
@@ -127,6 +129,8 @@ class StepReport:
             lines.append(f"pending   {self.pending} {what} for a full window; step.flush() applies them")
         if self.dropped:
             lines.append(f"dropped   {self.dropped} ragged batches, because of tail='drop'")
+        if self.schedule:
+            lines.append(f"schedule  {self.schedule}")
         if self.promotion_cost_s is not None:
             compiles = f", compiled {_times(self.compiles)}" if self.compiles else ""
             lines.append(

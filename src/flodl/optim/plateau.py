@@ -65,6 +65,19 @@ class PlateauScheduler(TorchHabits):
         self._best, self._wait = self._worst, 0
         self._first: float | None = None
 
+    @property
+    def has_observed(self) -> bool:
+        """Whether there were observations, here or in the state that was loaded.
+
+        >>> schedule = PlateauScheduler(0.1, patience=3, factor=0.5)
+        >>> before = schedule.has_observed
+        >>> _ = schedule.observe(1.0)
+        >>> before, schedule.has_observed
+        (False, True)
+        """
+        is_new = self._first is None and self._best == self._worst and self._wait == 0
+        return not is_new or self._lr != self.base
+
     def observe(self, metric: SupportsFloat) -> float:
         """Take the next value of the metric, and return the new learning rate.
 

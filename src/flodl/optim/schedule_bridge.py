@@ -147,6 +147,11 @@ class ScheduleBridge(TorchHabits):
         """The schedule that follows a metric, possibly inside a warm-up, or None."""
         return _find(self._schedule, "observe")
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the schedule follows a metric, and has observed none so far."""
+        return getattr(self.watcher, "has_observed", True) is False
+
     def observe(self, metric: SupportsFloat) -> None:
         """Pass a metric to a schedule that follows one, and update the rates."""
         watcher = self.watcher

@@ -10,6 +10,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import SGD, Optimizer
 
 from flodl.core import StepError
+from flodl.optim import ScheduleBridge
 
 from ..errors import StepCallError
 from ..report import Cause, Journal
@@ -125,3 +126,13 @@ def _keeps_state(optimizer: Optimizer) -> bool:
     if is_torch and not isinstance(optimizer, SGD):
         return True
     return any("betas" in group or group.get("momentum") for group in optimizer.param_groups)
+
+
+def unobserved(bridge: ScheduleBridge | None) -> str:
+    """Return that a schedule which follows a metric has observed none, or ""."""
+    if bridge is None or not bridge.is_idle:
+        return ""
+    return (
+        f"{type(bridge.watcher).__name__} has not observed a metric yet, so it has not changed the learning "
+        "rate; step.schedule.observe(metric) passes one, once per epoch"
+    )
