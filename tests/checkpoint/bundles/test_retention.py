@@ -179,3 +179,20 @@ def test_a_better_epoch_whose_bundle_was_not_kept_is_reported(tmp_path, capsys, 
 def test_wrong_arguments_of_a_policy_are_explained(call, told):
     with pytest.raises(CheckpointError, match=told):
         call()
+
+
+@pytest.mark.parametrize(
+    "combine",
+    [
+        lambda a, b: a or b,
+        lambda a, b: a and b,
+        lambda a, b: a & b,
+        lambda a, b: a + b,
+        lambda a, _: bool(a),
+        lambda a, _: not a,
+    ],
+    ids=["or", "and", "&", "+", "bool", "not"],
+)
+def test_a_combination_that_would_lose_saves_is_rejected_and_says_what_to_write(combine):
+    with pytest.raises(CheckpointError, match=r"Use \| to keep the saves of both: last\(1\) \| best\('loss'"):
+        combine(last(1), best("loss"))

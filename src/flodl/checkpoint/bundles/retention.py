@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from flodl.core import CheckpointError
 from flodl.core.integers import is_integer
@@ -67,6 +68,23 @@ class Policy:
             (*self.modes, *other.modes),
             lambda modes: self.with_modes(modes) | other.with_modes(modes),
         )
+
+    def __bool__(self) -> bool:
+        # `a or b` and `a and b` would return one of the two, and the saves of the other would be deleted.
+        raise CheckpointError(
+            f"{self} is used as a condition, as in `last(1) or best('loss')`, which Python evaluates to one "
+            "of the two. Use | to keep the saves of both: last(1) | best('loss'). To test for None, write "
+            "`policy is not None`."
+        )
+
+    def __and__(self, other: object) -> NoReturn:
+        raise self._not_combined("&", other)
+
+    def __add__(self, other: object) -> NoReturn:
+        raise self._not_combined("+", other)
+
+    def _not_combined(self, sign: str, other: object) -> CheckpointError:
+        return CheckpointError(f"{self} {sign} {other}. Use | to keep the saves of both: {self} | {other}.")
 
     def __str__(self) -> str:
         return self.text

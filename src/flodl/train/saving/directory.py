@@ -84,7 +84,7 @@ class RunDirectory:
             if folder.is_file():
                 raise TrainError(f"checkpoint_dir={str(path)!r}: {str(folder)!r} is a file. Pass a folder.")
         _refuse_saves(self.path)
-        self.keep = keep or last(2)
+        self.keep = last(2) if keep is None else keep
         self._errors: Literal["report", "raise"] = "raise" if when_disk_fails == "stop" else "report"
         self._report, self._on_error = report, on_error
         self._writer: BackgroundWriter | None = None
