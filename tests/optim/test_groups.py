@@ -1,3 +1,5 @@
+import inspect
+
 import pytest
 import torch
 from torch import nn
@@ -105,3 +107,29 @@ def test_options_that_are_not_options_are_rejected(options):
         PathError, match=r"the options for '\*\*' are .* Pass a dictionary of optimizer options"
     ):
         groups(_model(), {"**": options})
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("learning_rate", "lr"), ("weight_deacy", "weight_decay"), ("wd", "weight_decay"), ("beta", "betas")],
+)
+def test_an_option_that_is_nearly_one_of_an_optimizer_is_rejected_with_a_suggestion(name, meant):
+    with pytest.raises(PathError, match=rf"'head.\*\*' contain {name!r}, .* Did you mean {meant!r}\?"):
+        groups(_model(), {"head.**": {name: 1e-3}}, lr=0.1)
+    with pytest.raises(PathError, match=rf"the defaults contain {name!r}"):
+        groups(_model(), {"head.**": {"lr": 1e-3}}, **{name: 0.1})
+
+
+def test_options_of_every_torch_optimizer_and_names_of_your_own_are_accepted():
+    for kind in vars(torch.optim).values():
+        if (
+            isinstance(kind, type)
+            and issubclass(kind, torch.optim.Optimizer)
+            and kind is not torch.optim.Optimizer
+        ):
+            parameters = inspect.signature(kind).parameters
+            options = dict.fromkeys((name for name in parameters if name not in ("params", "kwargs")), 0.1)
+            assert groups(_model(), {"head.**": options})[1].items() >= options.items()
+    groups(
+        _model(), {"head.**": {"lr_scale": 2.0, "name": "head", "layer": 3, "warmup": 1, "initial_lr": 0.1}}
+    )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flodl.core import PathError
 from flodl.core.paths import matches, suggestion
+
+from .misspelled_options import misspelled_name
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,13 +31,14 @@ def groups(
     [(1, {'lr': 0.001}), (2, {'lr': 0.001, 'weight_decay': 0.0}), (1, {'lr': 0.0001})]
     >>> optimizer = torch.optim.AdamW(found)
     """
+    _check_names("the defaults", defaults)
     names_of: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names_of.setdefault(parameter, []).append(name)
     pattern_of: dict[nn.Parameter, str] = {}
     found: list[dict[str, Any]] = []
     for pattern, settings in options.items():
-        _check_settings(pattern, settings)
+        _check_settings(pattern, settings, defaults)
         matching = [p for p, names in names_of.items() if any(matches(pattern, name) for name in names)]
         if not matching:
             raise _no_match(pattern, [name for names in names_of.values() for name in names])
@@ -48,12 +51,23 @@ def groups(
     return [{"params": rest, **defaults}, *found] if rest else found
 
 
-def _check_settings(pattern: str, settings: Any) -> None:
+def _check_settings(pattern: str, settings: Any, defaults: Mapping[str, Any]) -> None:
     if not isinstance(settings, Mapping) or "params" in settings:
         raise PathError(
             f"the options for {pattern!r} are {settings!r}. "
             "Pass a dictionary of optimizer options, for example {'lr': 1e-4}, without 'params'."
         )
+    _check_names(f"the options for {pattern!r}", settings, [*defaults])
+
+
+def _check_names(where: str, settings: Mapping[str, Any], others: Sequence[str] = ()) -> None:
+    """Raise for an option that no optimizer has and that is nearly the name of one: torch ignores it."""
+    for name in settings:
+        if meant := misspelled_name(name, others):
+            raise PathError(
+                f"{where} contain {name!r}, which torch's optimizers do not have and ignore. "
+                f"Did you mean {meant!r}?"
+            )
 
 
 def _no_match(pattern: str, names: list[str]) -> PathError:
