@@ -84,6 +84,12 @@ def test_an_unknown_command_gets_a_suggestion(capsys):
     assert errors == "error: there is no command 'quikstart'. Did you mean 'quickstart'?\nTry 'fdl --help'.\n"
 
 
+@pytest.mark.parametrize(("name", "meant"), [("new", "fdl init NAME"), ("compare", "fdl monitor RUN RUN")])
+def test_a_command_of_other_tools_gets_the_name_that_it_has_here(capsys, name, meant):
+    assert main([name]) == 1
+    assert f"there is no command {name!r}. `{meant}`" in capsys.readouterr().err
+
+
 def test_an_unknown_option_gets_a_suggestion_and_the_help_command(capsys):
     assert main(["version", "--jsn"]) == 2
     errors = capsys.readouterr().err

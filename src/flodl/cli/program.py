@@ -110,8 +110,18 @@ class LazyGroup(click.Group):
         return click.Command.shell_complete(self, ctx, incomplete)
 
 
+# Names of other tools for what a built-in command does.
+_ELSEWHERE = {
+    "new": "`fdl init NAME` creates a project.",
+    "create": "`fdl init NAME` creates a project.",
+    "compare": "`fdl monitor RUN RUN` compares runs.",
+}
+
+
 def _suggest(ctx: click.Context, name: str) -> str:
     """Return a hint about the known commands; raise if an unknown key of the manifest may hide some."""
+    if name in _ELSEWHERE:
+        return _ELSEWHERE[name]
     if ctx.params.get("builtin"):
         return suggestion(name, SUMMARIES, known_as="built-in commands")
     manifest = project_of(ctx).manifest
