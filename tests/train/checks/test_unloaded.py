@@ -43,6 +43,21 @@ def test_weights_of_a_save_are_not_reported(make, data, folder, printed):
     assert "evaluate: the weights" not in printed()
 
 
-def test_a_folder_without_saves_is_not_reported(make, data, tmp_path, printed):
-    make(checkpoint_dir=tmp_path, monitor=None).evaluate(data)
-    assert not printed()
+@pytest.mark.parametrize("monitor", [None, False])
+def test_a_folder_that_is_missing_or_empty_is_reported_once(make, data, tmp_path, printed, monitor):
+    (tmp_path / "first").mkdir()
+    trainer = make(checkpoint_dir=tmp_path / "frist", monitor=monitor)
+    trainer.evaluate(data)
+    trainer.evaluate(data)
+    told = printed()
+    assert told.count("does not exist, so the weights are those of the model that was passed") == 1
+    assert "Did you mean 'first'?" in told
+    make(checkpoint_dir=tmp_path / "first", monitor=monitor).evaluate(data)
+    assert "is empty, so the weights are those of the model" in printed()
+
+
+def test_an_evaluation_after_training_in_a_new_folder_is_not_reported(make, data, tmp_path, printed):
+    trainer = make(checkpoint_dir=tmp_path / "new")
+    trainer.fit(data, epochs=1, batch_size=8)
+    trainer.evaluate(data)
+    assert "evaluate:" not in printed()

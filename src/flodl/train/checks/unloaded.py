@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,12 +11,13 @@ from torch import Tensor, nn
 
 from flodl.checkpoint import Bundle, list_bundles, read_bundle
 from flodl.core import CheckpointError
+from flodl.core.paths import did_you_mean, nearest
 
 from ..run import Run
 
 
 def note_unloaded_saves(run: Run) -> None:
-    """Say once that an untrained model is evaluated although its folder has saves of other weights.
+    """Say once that an untrained model is evaluated although its folder has saves of other weights, or none.
 
     This is a note: a program may evaluate the initial weights each time it starts, before `fit` resumes.
     """
@@ -24,6 +26,9 @@ def note_unloaded_saves(run: Run) -> None:
         return
     run.reported.add("unloaded saves")
     with suppress(CheckpointError, OSError):
+        if not directory.path.is_dir() or not any(directory.path.iterdir()):
+            _note_missing(run, directory.path)
+            return
         bundles = list_bundles(directory.bundles) if directory.bundles.is_dir() else []
         if bundles and not any(_has_weights_of(session.model, one) for one in reversed(bundles)):
             run.reports.note(
@@ -32,6 +37,17 @@ def note_unloaded_saves(run: Run) -> None:
                 "To evaluate the run, call trainer.restore_best() for its best weights, or "
                 "trainer.resume(train_data, batch_size) for its last ones, before evaluate."
             )
+
+
+def _note_missing(run: Run, folder: Path) -> None:
+    """Say that the folder has no run, and name one beside it that was perhaps meant."""
+    state = "is empty" if folder.is_dir() else "does not exist"
+    beside = [one.name for one in folder.parent.iterdir() if one.is_dir()] if folder.parent.is_dir() else []
+    meant = did_you_mean(nearest(folder.name, [name for name in beside if name != folder.name]))
+    run.reports.note(
+        f"evaluate: checkpoint_dir {str(folder)!r} {state}, so the weights are those of the model that was "
+        f"passed to the Trainer.{' ' * bool(meant)}{meant}"
+    )
 
 
 def _has_weights_of(model: nn.Module, bundle: Bundle) -> bool:
