@@ -61,6 +61,45 @@ def test_a_schedule_that_ends_before_half_of_the_run_is_reported(schedule):
     assert text.endswith("was meant in epochs, multiply its total by 32.")
 
 
+@pytest.mark.parametrize(
+    ("schedule", "per_epoch", "epochs", "first"),
+    [
+        (MultiStepLR(0.1, [30, 60, 80], 0.1), 13, 90, 80),
+        (MultiStepLR(0.1, [30, 60, 80], 0.1), 50, 20, 80),
+        (MultiStepLR(0.1, [30, 60], 0.5), 13, 90, 60),
+        (StepDecay(0.1, 30, 0.1), 100, 3, 90),
+        (ExponentialLR(0.1, 0.95), 100, 3, 135),
+        (WarmupScheduler(MultiStepLR(0.1, [30, 60, 80], 0.1), 0.1, 5), 13, 90, 85),
+    ],
+    ids=str,
+)
+def test_a_rate_that_is_tiny_for_most_of_the_run_and_milestones_in_epochs_are_reported(
+    schedule, per_epoch, epochs, first
+):
+    text = schedule_ends_early(schedule, per_epoch=per_epoch, epochs=epochs)
+    assert f"within the first {first} updates" in text
+    assert f"was meant in epochs, {in_updates(schedule, per_epoch)}" in text
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        MultiStepLR(0.1, [390, 780, 1040], 0.1),
+        MultiStepLR(0.1, [120, 200], 0.1),
+        MultiStepLR(0.01, [5], 10.0),
+        StepDecay(0.1, 390, 0.1),
+        ExponentialLR(0.1, 0.995),
+        CosineScheduler(0.1, 0.0, 1170),
+        CyclicLR(1e-6, 0.1, 10),
+        OneCycleLR(0.1, 1170),
+        WarmupScheduler(CosineScheduler(0.1, 0.0, 1000), 0.1, 170),
+    ],
+    ids=str,
+)
+def test_a_decay_over_most_of_the_run_is_not_reported(schedule):
+    assert not schedule_ends_early(schedule, per_epoch=13, epochs=90)
+
+
 def test_a_schedule_that_lasts_for_half_of_the_run_is_not_reported():
     assert not schedule_ends_early(CosineScheduler(0.1, 0.0, 90), per_epoch=32, epochs=5)
 

@@ -57,6 +57,19 @@ def warm_up_never_ends(schedule: Any, *, total: int) -> str:
     )
 
 
+def last_milestone(schedule: Any) -> int | None:
+    """Return the last milestone at which a rate is lowered, with a warm-up before it or without.
+
+    >>> last_milestone(MultiStepLR(0.1, [30, 60, 80], 0.1)), last_milestone(StepDecay(0.1, 30, 0.1))
+    (80, None)
+    """
+    if isinstance(schedule, WarmupScheduler):
+        inner = last_milestone(schedule.inner)
+        return None if inner is None else schedule.warm + inner
+    is_lowered = isinstance(schedule, MultiStepLR) and schedule.gamma < 1
+    return schedule.milestones[-1] if is_lowered else None
+
+
 def _counts(schedule: Any) -> list[str]:
     if isinstance(schedule, WarmupScheduler):
         return ["warm", *_counts(schedule.inner)]

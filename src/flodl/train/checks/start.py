@@ -8,10 +8,14 @@ from typing import Any
 from flodl.optim import CosineScheduler, OneCycleLR, StepSchedule, WarmupScheduler
 
 from ..session import Session
-from .schedule_units import in_updates, warm_up_never_ends
+from .schedule_units import in_updates, last_milestone, warm_up_never_ends
 
-# A rate below this part of the highest one trains nothing.
-NEGLIGIBLE = 1e-4
+# A rate up to this part of the highest one trains nothing, apart from rounding of powers.
+NEGLIGIBLE = 1e-4 * (1 + 1e-9)
+# A rate up to this part of the highest one is hardly meant for most of a run.
+TINY = 1e-3 * (1 + 1e-9)
+# With fewer updates in an epoch, a milestone may as well be meant in updates.
+MANY_UPDATES = 4
 NUM_SAMPLES = 32
 # A decay of an average that is probably its complement.
 SMALL_DECAY = 0.1
@@ -224,20 +228,31 @@ def _ends_before_half(schedule: StepSchedule, *, per_epoch: int, epochs: int) ->
     total = per_epoch * epochs
     earlier = [schedule.lr(step) for step in _spread(0, total // 2)]
     rest = [schedule.lr(step) for step in _spread(total // 2 - 1, total)]
-    last = rest[-1]
-    first = _settled(schedule, total, max(last, max(map(schedule.lr, _first(total))) * NEGLIGIBLE))
-    highest = max(map(schedule.lr, _first(first + 1)))
+    last, highest = rest[-1], max(map(schedule.lr, _first(total)))
+    first = _settled(schedule, total, max(last, highest * NEGLIGIBLE))
+    milestone = last_milestone(schedule)
+    is_smooth = len(set(earlier)) >= NUM_SMOOTH
     # A rate that is lowered in steps may well be meant, unless that is over at once.
-    is_smooth = len(set(earlier)) >= NUM_SMOOTH or first <= EARLY * total
-    is_over = max(rest) == min(rest) and last < highest / 2 and is_smooth
-    if not is_over and max(rest) > highest * NEGLIGIBLE:
+    is_over = max(rest) == min(rest) and last < highest / 2 and (is_smooth or first <= EARLY * total)
+    tiny = highest * TINY
+    if milestone is not None and milestone < epochs and per_epoch >= MANY_UPDATES:
+        first = milestone
+    elif _highest(schedule, total // 5, total) <= tiny or (is_smooth and max(rest) <= tiny):
+        first = _settled(schedule, total, max(last, tiny))
+    elif not is_over and max(rest) > highest * NEGLIGIBLE:
         return ""
+    highest = max(map(schedule.lr, _first(first + 1)))
     low = last if max(rest) == min(rest) else schedule.lr(first)
     return (
         f"the schedule counts updates, and the run has {total}, {per_epoch} in each epoch: the learning rate "
         f"falls from {highest:g} to {low:g} within the first {first} updates {_afterwards(low, last)}. If "
         f"{schedule!r} was meant in epochs, {in_updates(schedule, per_epoch)}."
     )
+
+
+def _highest(schedule: StepSchedule, first: int, stop: int) -> float:
+    """Return the highest rate of a range of updates; a cycle of up to 1000 updates is seen as a whole."""
+    return max(map(schedule.lr, {*range(first, min(first + 1000, stop)), *_spread(first, stop)}))
 
 
 def _afterwards(low: float, last: float) -> str:

@@ -40,10 +40,10 @@ def note_unloaded_saves(run: Run) -> None:
 
 
 def _note_missing(run: Run, folder: Path) -> None:
-    """Say that the folder has no run, and name one beside it that was perhaps meant."""
+    """Say that the folder has no run, and name one with a similar name."""
     state = "is empty" if folder.is_dir() else "does not exist"
-    beside = [one.name for one in folder.parent.iterdir() if one.is_dir()] if folder.parent.is_dir() else []
-    meant = did_you_mean(nearest(folder.name, [name for name in beside if name != folder.name]))
+    siblings = [one.name for one in folder.parent.iterdir() if one.is_dir()] if folder.parent.is_dir() else []
+    meant = did_you_mean(nearest(folder.name, [name for name in siblings if name != folder.name]))
     run.reports.note(
         f"evaluate: checkpoint_dir {str(folder)!r} {state}, so the weights are those of the model that was "
         f"passed to the Trainer.{' ' * bool(meant)}{meant}"
