@@ -8,7 +8,6 @@ from torch import nn
 
 from flodl import Trainer, TrainStep
 from flodl.core import StepError, TrainError
-from flodl.optim import groups
 from flodl.optim.misspelled_options import misspelled_option
 
 
@@ -53,7 +52,8 @@ def test_a_step_and_a_trainer_reject_a_misspelled_option() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
 
     def build(_):
-        return torch.optim.AdamW(groups(model, {"0.**": {"learning_rate": 1e-5}}, lr=1e-2))
+        own = {"params": model[0].parameters(), "learning_rate": 1e-5}
+        return torch.optim.AdamW([{"params": model[1].parameters()}, own], lr=1e-2)
 
     with pytest.raises(StepError, match="Did you mean 'lr'"):
         TrainStep(model, build(()), lambda model, x: model(x).mean())
