@@ -27,6 +27,7 @@ from .batch.samples import (
     varying_samples,
 )
 from .batch.signature import Signature, signature
+from .batch.time_first import leading_dimensions, recurrent_inputs, varying_rows
 from .device.memory import memory_use
 from .errors import StepAttributeError, StepCallError
 from .mistakes.creation import ASSIGNED_ELSEWHERE, ELSEWHERE, EXAMPLE, INSTEAD, how_to_read
@@ -46,6 +47,7 @@ from .mistakes.update_errors import explained_update
 from .optimizer.prepare import prepare
 from .program.accumulation import Window
 from .program.arguments import check_arguments, check_tail_on_ranks, check_takes_mask
+from .program.outcome import Outcome
 from .program.program import StepBody
 from .program.progress import Count, Stage
 from .program.ragged import UsualSize, padded
@@ -315,7 +317,7 @@ class TrainStep:
                     self._body.means.save()
                     self._calls.left = None
             micro = self._micro_batch(batch, form, samples, ragged=ragged)
-            outcome = controller.run(micro, self._count.steps)
+            outcome = self._run_first(micro) if started else controller.run(micro, self._count.steps)
             self._count.values = outcome.values
             if self._body.undo.carried is not None:
                 self._body.undo.detach_carried()
@@ -499,6 +501,8 @@ class TrainStep:
             usual.time_steps = time_steps_of(batch)
         elif usual.time_steps is not None:
             self._compare_time_steps(time_steps_of(batch), samples)
+        elif usual.time_first is not None and not usual.is_explicit:
+            self._compare_rows(leading_dimensions(batch))
         ragged = usual.is_ragged(samples, may_grow=self.is_between_updates)
         usual.signature = form if samples and samples == usual.samples else None
         return ragged
@@ -509,6 +513,26 @@ class TrainStep:
         if usual.time_steps is None or now is None or now == usual.time_steps or now[0] != samples:
             return
         usual.varies, usual.time_steps = varying_samples(usual.time_steps, now), None
+        if self._window.accumulate > 1:
+            self._warn_of_samples()
+
+    def _run_first(self, micro: Micro) -> Outcome:
+        """Run the first batch, and remember whether recurrent modules read its rows as time steps."""
+        controller, usual = self._controller, self._usual
+        if usual.is_explicit or controller.tier != "eager":
+            return controller.run(micro, self._count.steps)
+        with recurrent_inputs(self._body.model) as found:
+            outcome = controller.run(micro, self._count.steps)
+        leading = leading_dimensions(micro.batch)
+        usual.time_first = leading if leading in found else None
+        return outcome
+
+    def _compare_rows(self, now: tuple[int, int] | None) -> None:
+        """Remember a warning if the samples of time-first batches vary, which count as their time steps."""
+        usual = self._usual
+        if usual.time_first is None or now is None or now[1] == usual.time_first[1]:
+            return
+        usual.varies, usual.time_first = varying_rows(usual.time_first, now), None
         if self._window.accumulate > 1:
             self._warn_of_samples()
 
