@@ -24,7 +24,7 @@ def differs_from_large_batch(
 
     >>> pieces = Pieces({"loss": 3.5}, [{"loss": 2.0}, {"loss": 4.0}], [0.5, 0.5])
     >>> differs_from_large_batch(nn.Linear(1, 1), lambda m, x: m(x).mean(), 4, lambda: pieces)[:54]
-    "accumulate=4: the loss of a batch is not the mean of i"
+    'accumulate=4: the loss of a batch is not the mean of i'
     """
     what = next(other_denominators(model, step_fn), "")
     if not what:
