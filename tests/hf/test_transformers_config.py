@@ -1,4 +1,4 @@
-"""A config of transformers creates a model, as its config.json does."""
+"""A transformers config creates a model, as its config.json does."""
 
 import json
 

@@ -36,7 +36,7 @@ Model = TypeVar("Model", bound=PretrainedModel)
 
 @runtime_checkable
 class TransformersConfig(Protocol):
-    """A config of transformers, which need not be installed."""
+    """A transformers config, which need not be installed."""
 
     def to_json_string(self, use_diff: bool = True) -> str:
         """Return the fields as JSON; with `use_diff=False`, all of them."""
@@ -138,7 +138,7 @@ class _Auto(Generic[Model]):
     ) -> Model:
         """Create a model with random weights from the fields of a config.json, its path or its folder.
 
-        A config of transformers, such as a `BertConfig`, is also accepted.
+        A transformers config, such as a `BertConfig`, is also accepted.
         """
         where = "the config"
         if isinstance(config, Mapping):
@@ -148,7 +148,7 @@ class _Auto(Generic[Model]):
         elif not isinstance(config, str | os.PathLike):
             raise HFError(
                 f"config is a {type(config).__name__}; expected the fields of a config.json as a dict, its "
-                "path, or a config of transformers."
+                "path, or a transformers config."
             )
         else:
             path = Path(config)

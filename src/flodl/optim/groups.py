@@ -65,8 +65,7 @@ def _check_names(where: str, settings: Mapping[str, Any], others: Sequence[str] 
     for name in settings:
         if meant := misspelled_name(name, others):
             raise PathError(
-                f"{where} contain {name!r}, which torch's optimizers do not have and ignore. "
-                f"Did you mean {meant!r}?"
+                f"{where} contain {name!r}, an option that torch's optimizers ignore. Did you mean {meant!r}?"
             )
 
 

@@ -120,7 +120,7 @@ class PlateauScheduler(TorchHabits):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`.
 
-        The settings are those of this schedule: with another `base`, the decays so far apply to the new one,
+        The settings are those of this schedule: with another `base`, past decays apply to the new one,
         and with another `mode`, the best value is forgotten.
         """
         missing = [key for key in ("lr", "best", "wait") if key not in state]

@@ -60,7 +60,7 @@ class Session:
     history: list[dict[str, Any]] = field(default_factory=list)
     position: Position = field(default_factory=Position)
     start: Start = field(default_factory=Start)
-    # When this start began with the current epoch.
+    # When this process entered the current epoch.
     epoch_start_s: float = field(default_factory=time.perf_counter)
     # The updates that averaging and the check for non-finite values have handled.
     updates_seen: int = 0

@@ -49,7 +49,7 @@ def test_a_script_learns_where_its_ranks_run_and_its_exit_code_is_returned(scrip
     [
         (["--devices", "gpu:0"], "the device 'gpu:0' is unknown. Write cpu, cuda or cuda:0."),
         (["--devices", " , "], "--devices is empty"),
-        (["--devices", "2"], "for a number of ranks, --ranks 2."),
+        (["--devices", "2"], "for a number of ranks, use --ranks 2."),
         (["--on", "ray", "--devices", "cuda:1"], "Ray chooses the GPU: write cuda"),
         ([], "neither --devices nor --ranks is given"),
         (["--devices", "cpu", "--ranks", "1"], "are mutually exclusive"),

@@ -243,7 +243,7 @@ def test_a_value_for_all_runs_of_a_swept_option_is_an_error(sweep_project, capfd
 
 def test_an_option_of_the_sweep_after_the_command_says_where_it_belongs(sweep_project, capfd):
     assert main(["sweep", "run", "--jobs", "2"]) == 2
-    assert "--jobs is an option of fdl sweep: write it in front of the command" in capfd.readouterr().err
+    assert "--jobs is an option of fdl sweep: put it before the command" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_values_to_sweep_over_after_the_command_say_where_they_belong(project, c
     project({"fdl.yml": manifest, "train.py": PROGRAM})
     assert main(["sweep", "run", *words]) == 1
     name = words[0].partition("=")[0]
-    assert f"{name} is an option of fdl sweep: write it in front of the command." in capfd.readouterr().err
+    assert f"{name} is an option of fdl sweep: put it before the command." in capfd.readouterr().err
 
 
 @pytest.mark.slow

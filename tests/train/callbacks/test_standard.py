@@ -42,11 +42,11 @@ def test_a_run_says_that_it_waits_for_a_metric_to_rise(make, data, capsys):
     [
         (
             {"metric": "lr", "mode": "max"},
-            "('lr', mode='max') starts from scratch: the best value of the saved run is that of 'loss'",
+            "('lr', mode='max') starts from scratch: the saved best value is for 'loss'",
         ),
         (
             {"metric": "loss", "mode": "max"},
-            "('loss', mode='max') starts from scratch: the best value of the saved run is that of mode='min'",
+            "('loss', mode='max') starts from scratch: the saved best value is for mode='min'",
         ),
     ],
 )

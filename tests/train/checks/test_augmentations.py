@@ -146,8 +146,8 @@ def test_images_that_are_normalized_by_hand_for_one_of_both_only_are_reported(ma
     def raw(x):
         return x * top
 
-    assert "the training data seems to be normalized, and the evaluation data not" in told(normalized, raw)
-    assert "the evaluation data seems to be normalized, and the training data not" in told(raw, normalized)
+    assert "the training data seems to be normalized, but not the evaluation data" in told(normalized, raw)
+    assert "the evaluation data seems to be normalized, but not the training data" in told(raw, normalized)
     assert told(normalized, normalized) == ""
     assert told(raw, raw) == ""
 

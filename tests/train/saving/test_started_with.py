@@ -45,7 +45,7 @@ def test_arguments_that_settings_were_parsed_from_are_compared_by_name(started):
 
 
 def test_other_weights_at_the_start_are_named_if_the_seed_is_the_same(started, make, data, tmp_path, capsys):
-    text = "the model of this program has other weights than the run started with"
+    text = "the initial weights differ from those that the run started with"
     assert text not in started()
     assert text not in started(epochs=3)
     assert started(factor=2.0, epochs=4).count(text) == 1
@@ -61,4 +61,4 @@ def test_a_model_that_was_trained_or_restored_is_not_taken_for_one_at_its_start(
     restored = make(checkpoint_dir=tmp_path)
     restored.restore_best()
     restored.fit(data, epochs=3, batch_size=8, eval_data=data)
-    assert "has other weights" not in "".join(capsys.readouterr())
+    assert "initial weights differ" not in "".join(capsys.readouterr())

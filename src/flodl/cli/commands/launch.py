@@ -95,8 +95,8 @@ def _placement(on: str, devices: str | None, ranks: str | None, address: str) ->
             raise SetupError("--devices is empty. Write for example --devices cuda:0,cuda:1.")
         if devices.strip().isdecimal():
             raise SetupError(
-                f"--devices {devices.strip()} is a number. Write names, such as --devices cuda:0,cuda:1; for "
-                f"a number of ranks, --ranks {devices.strip()}."
+                f"--devices {devices.strip()} is not a device. Pass names, such as --devices cuda:0,cuda:1; "
+                f"for a number of ranks, use --ranks {devices.strip()}."
             )
         return Placement(on=on, devices=names, address=address)
     assert ranks is not None

@@ -108,7 +108,7 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> in
         own = [name for parameter in ctx.command.params for name in parameter.opts]
         if error.option_name not in own:
             raise
-        hint = f"{error.option_name} is an option of fdl sweep: write it in front of the command."
+        hint = f"{error.option_name} is an option of fdl sweep: put it before the command."
         raise click.UsageError(hint, ctx) from None
     if options["dry_run"]:
         _show(commands, search, json_output=options["json_output"])

@@ -89,7 +89,7 @@ def define(
     if not found:
         if after := next((word for word in tail if word.partition("=")[0] in ("--over", "--presets")), None):
             raise SetupError(
-                f"{after.partition('=')[0]} is an option of fdl sweep: write it in front of the command."
+                f"{after.partition('=')[0]} is an option of fdl sweep: put it before the command."
             )
         raise SetupError(
             "there is nothing to sweep over. Write --over lr=1e-4..1e-1:log, --presets A,B, or `sweep:` in "

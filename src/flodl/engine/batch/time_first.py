@@ -62,6 +62,6 @@ def varying_rows(before: tuple[int, int], now: tuple[int, int]) -> str:
     return (
         f"a batch counts as {now[0]} samples, the rows of its first tensor, but a recurrent module without "
         f"batch_first reads them as time steps of {now[1]} samples, and an earlier batch had {before[1]}: "
-        f"batches are not weighted by their samples. Pass their number, step.call((x, y), samples={now[1]}), "
+        f"batches get the wrong weights. Pass the number of samples, step.call((x, y), samples={now[1]}), "
         "or put the batch dimension first"
     )

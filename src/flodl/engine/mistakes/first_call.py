@@ -129,7 +129,7 @@ def _keeps_state(optimizer: Optimizer) -> bool:
 
 
 def unobserved(bridge: ScheduleBridge | None) -> str:
-    """Return that a schedule which follows a metric has observed none, or ""."""
+    """Return a note if a schedule's metric was never observed, or ""."""
     if bridge is None or not bridge.is_idle:
         return ""
     return (

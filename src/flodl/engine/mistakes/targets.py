@@ -104,8 +104,8 @@ def _missing_dimension(told: str) -> str:
         return "Remove the last dimension of the target: y.squeeze(-1)."
     if len(target) == 1 and len(output) == 2 and target[0] == output[0]:
         return (
-            "If y has class ids, pass integers, y.long(), to cross_entropy; a transformers model takes float "
-            f"labels for several labels at once. Targets of binary_cross_entropy have {output[1]} values for "
+            "If y has class ids, pass integers, y.long(), to cross_entropy; a transformers model treats "
+            f"float labels as multi-label. Targets of binary_cross_entropy have {output[1]} values for "
             "each sample."
         )
     return ""

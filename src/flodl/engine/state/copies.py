@@ -1,4 +1,4 @@
-"""Copies of a step's state for a while: in the memory of the host if they are large."""
+"""Temporary copies of a step's state, in host memory if they are large."""
 
 from __future__ import annotations
 

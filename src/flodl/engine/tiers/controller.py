@@ -379,7 +379,7 @@ class TierController:
         self.other_shapes.begin(self._recordings_kept(candidate))
         self._trial = None
         self._inspection.start(candidate, step)
-        # What comes after it is only for the case that it fails.
+        # The tiers after it are needed only if it fails.
         self.tiers_ahead = [] if trial.tier == "compiled" else self.tiers_ahead[1:]
         self._times.forget(trial.tier)
         if trial.tier == "compiled":

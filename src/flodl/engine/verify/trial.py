@@ -212,7 +212,7 @@ class Trial:
         is_new = self._builder.candidate is None
         try:
             # Before the state is restored: a number that the program computes in each step, and that a
-            # recording would keep, is then another one than eager used.
+            # recording would keep, then differs from eager's.
             self._builder.record_again(window)
             before.restore()
             candidate = self._builder.prepare(window, before)

@@ -100,7 +100,7 @@ class MetricWatcher:
             self._patience.reset()
             before = repr(metric) if metric != self.metric else f"mode={mode!r}"
             self.restart = f"{type(self).__name__}({self.metric!r}, mode={self.mode!r}) starts from scratch: "
-            self.restart += f"the best value of the saved run is that of {before}"
+            self.restart += f"the saved best value is for {before}"
 
 
 # Names that other frameworks use, and what to write here.

@@ -34,6 +34,6 @@ def differs_from_large_batch(
         what = NOT_A_MEAN
     return (
         f"accumulate={accumulate}: {what}, and micro-batches are weighted by samples, so an update differs "
-        "from that of one large batch if samples count differently. For the same numbers, return the sum "
-        "over the samples divided by their number"
+        "from that of one large batch if samples count differently. For the same update, return the sum "
+        "of the losses divided by the number of samples"
     )

@@ -40,19 +40,19 @@ def unrelated_state(session: Session, batch: tuple[Any, ...]) -> str:
             "the graph carries values from one batch to the next, and with "
             f"policy={policy!r} each device trains only some of the batches: each row "
             "continues the state of an unrelated row. Train with policy='sync' or on one device, with "
-            "Loader(data, batch_size, shuffle=False), or call reset_state() of the graph in the step "
+            "Loader(data, batch_size, shuffle=False), or call the graph's reset_state() in the step "
             "function."
         )
     if is_continued:
         return (
-            "the graph carries values from one batch to the next, and this run continues within an epoch: "
-            "with several devices the carried values are not saved, so they start again here. Resume from "
+            "the graph carries values from one batch to the next, and this run resumes mid-epoch: "
+            "with several devices, the carried values are not saved, so they are reset here. Resume from "
             "the end of an epoch, or train on one device."
         )
     return (
         "the graph carries values from one batch to the next, and the loader shuffles the data: each row "
         "continues the state of an unrelated row. Pass Loader(data, batch_size, shuffle=False) with rows "
-        "that continue those of the batch before, or call reset_state() of the graph in the step function."
+        "that continue those of the batch before, or call the graph's reset_state() in the step function."
     )
 
 

@@ -28,6 +28,6 @@ def check_class_names(metrics: Mapping[str, Any], model: nn.Module) -> None:
             continue
         raise TrainError(
             f"the metric {name!r} is {kind}({listed_names(given)}), and the model has the same labels in "
-            f"another order, {listed_names(own)}: every class would get the name of another. Write "
+            f"another order, {listed_names(own)}: classes would get the wrong names. Write "
             f"{kind}(model.config.labels)."
         )

@@ -26,7 +26,7 @@ class Inputs:
     statistics: Tensor
     low: float
     high: float
-    # The part of the values that are below 0.
+    # The fraction of values below 0.
     negative: float
     has_many_values: bool
 

@@ -39,7 +39,7 @@ def on_other_scales(trained: Inputs | None, evaluated: Inputs | None) -> Iterato
 
 def _text(normalized: str, ours: Inputs, raw: str, theirs: Inputs) -> str:
     return (
-        f"the {normalized} data seems to be normalized, and the {raw} data not: the first batches have "
+        f"the {normalized} data seems to be normalized, but not the {raw} data: the first batches have "
         f"values from {ours.low:.3g} to {ours.high:.3g} and from {theirs.low:.3g} to {theirs.high:.3g}. "
         "Normalize both in the same way."
     )

@@ -127,7 +127,7 @@ def recording(metrics: Sequence[str]) -> str:
     first = metrics[0]
     return (
         f"the step function records {_listed([*metrics])} in the graph. Devices train in processes of their "
-        "own: each rank records in a copy, and this program does not see it. Return it with the loss, as in "
+        "own: each rank records in a copy, unseen by this program. Return the value with the loss, as in "
         f"`return loss, {{{first!r}: value}}`."
     )
 
@@ -159,15 +159,15 @@ def _sum_over_samples(what: str) -> str:
     return (
         f"policy='sync': {what} over each rank's part of a batch, and the gradients of the ranks are "
         "averaged, so they are smaller than those of one device by about the number of ranks: the numbers "
-        "always differ. For the same numbers, return the sum over the samples divided by their number"
+        "always differ. For the same numbers, return the sum of the losses divided by the number of samples"
     )
 
 
 def _denominator(what: str) -> str:
     return (
         f"policy='sync': {what}, and ranks weight their gradients by samples, so the numbers differ from "
-        "those of one device if samples count differently. For the same numbers, return the sum over the "
-        "samples divided by their number"
+        "those of one device if samples count differently. For the same numbers, return the sum of the "
+        "losses divided by the number of samples"
     )
 
 

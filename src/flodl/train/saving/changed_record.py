@@ -101,9 +101,9 @@ def _without_resume(arguments: Any) -> list[Any]:
 
 
 def other_weights(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
-    """Return that a program starts with other weights than the run did, with the same seed, or "".
+    """Return a note if a program with the run's seed starts from other weights, or "".
 
-    Without a seed, the weights are others at every start.
+    Without a seed, the weights differ at every start.
     """
     own, saved = now.get("model") or {}, before.get("model") or {}
     hashes = own.get("weights_at_start"), saved.get("weights_at_start")
@@ -112,8 +112,8 @@ def other_weights(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
     if None in (*hashes, *seeds) or hashes[0] == hashes[1] or seeds[0] != seeds[1] or not is_same_torch:
         return ""
     return (
-        "the model of this program has other weights than the run started with, although the seed is the "
-        "same; they are replaced by those of the run. To train from them, use another checkpoint_dir"
+        "the initial weights differ from those that the run started with, although the seed is the same; "
+        "the run's weights replace them. To keep the new ones, use another checkpoint_dir"
     )
 
 
