@@ -11,14 +11,13 @@ from flodl.core import TrainError
 from flodl.data import Loader
 
 from .callbacks.standard import EarlyStopping
-from .checks.trained_before import is_at_start
 from .evaluation.modes import modes_of
 from .learning_rate import group_ratios, optimizer_settings
 from .limit import check_same_limit
 from .ranks.coverage import check_ranges
 from .run import Run, Stage
 from .saving.bundle import load_parts
-from .saving.changed_record import changed_data, other_weights
+from .saving.changed_record import changed_data
 from .saving.check import check_saved_run
 from .saving.damaged import all_damaged, describe_ignored, move_damaged, open_intact
 from .saving.differences import differences
@@ -69,7 +68,6 @@ def resume_run(
     record = run.recorder.compared(session)
     # Its checksums were verified when it was found.
     parts = read_bundle(bundle, verify=False)
-    is_new = is_at_start(session.model, parts["model"])
     own_folder = directory is not None and bundle.path.parent == directory.bundles
     check_saved_run(session, parts, allow_different_structure=allow_different_structure)
     _check_epochs(len(parts["history"]), max_epochs, source=None if own_folder else bundle.path)
@@ -126,9 +124,6 @@ def resume_run(
     if own_folder and isinstance(source, Path) and not bundle.path.is_relative_to(source):
         notes.append(f"its own folder takes precedence over {str(source)!r}")
     best, session.start.restored_step = session.start.restored_step, None
-    # A model that this process has trained or loaded is not at the start of a run.
-    if own_folder and is_new and best is None and (other := other_weights(record, parts.get("config") or {})):
-        notes.append(other)
     if own_folder and best is not None and best != bundle.step:
         notes.append(
             f"restore_best had loaded the weights of step {best}, which this replaces; to train from those, "

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
-import torch
-from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
+from torch import nn
 
 from flodl.core.formats import counted
 
@@ -63,17 +59,6 @@ def note_of(earlier: EarlierRun | None, session: Session) -> str:
         "another Trainer in this program has already trained this model object, for "
         f"{counted(earlier.updates, 'update')}: this run continues from those weights, with a new optimizer. "
         "To compare settings, create a new model for each run"
-    )
-
-
-def is_at_start(model: nn.Module, saved: Mapping[str, Any]) -> bool:
-    """Return whether a model was neither trained in this process nor loaded from a save of the run."""
-    own = dict(model.named_parameters())
-    if model in _ended or any(map(is_lazy, own.values())):
-        return False
-    return any(
-        not isinstance(saved.get(name), Tensor) or not torch.equal(one.detach().cpu(), saved[name].cpu())
-        for name, one in own.items()
     )
 
 

@@ -25,19 +25,16 @@ def code_version(step_fn: Callable[..., Any]) -> dict[str, Any]:
 
     Where the main program is not a script of the user, as in a notebook, it is the file of the step function.
     """
-    script, found = _main_script(), started_as()
-    if script is None:
+    script = _main_script()
+    found: dict[str, Any] = {}
+    if script is not None:
+        found = {"script": script.name, "arguments": _without_secrets(sys.argv[1:])}
+    else:
         script = _file_of(step_fn)
     if script is None:
         return found
     folder = _repository(script.parent)
     return {**found, "hash": _hash_of_sources(folder or script.parent), **_commit(folder)}
-
-
-def started_as() -> dict[str, Any]:
-    """Return the script and the arguments it was started with; empty if it is not a script of the user."""
-    script = _main_script()
-    return {} if script is None else {"script": script.name, "arguments": _without_secrets(sys.argv[1:])}
 
 
 def _main_script() -> Path | None:

@@ -15,7 +15,7 @@ from flodl.data import Loader, describe_data
 from ..callbacks.dispatch import Hooks
 from ..evaluation.evaluator import Evaluator
 from ..session import Session
-from .code import code_version, started_as
+from .code import code_version
 from .machine import hardware, torch_flags, versions
 from .model import describe_buffers, describe_model, describe_optimizer, hash_of_weights
 from .observed import changed_observed, observe, without_states
@@ -87,12 +87,7 @@ class Recorder:
             self.observe(session)
         parts = {
             **self._settings(),
-            "model": {
-                **self._parts_of_model(),
-                "buffers": self._buffers,
-                "weights_at_start": _known(lambda: hash_of_weights(session.model)),
-            },
-            "code": started_as(),
+            "model": {**self._parts_of_model(), "buffers": self._buffers},
             **self._data,
             "versions": versions(),
             "hardware": _known(lambda: hardware(session.device)),

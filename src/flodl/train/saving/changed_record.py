@@ -39,7 +39,6 @@ def changed_record(
     lines += changed_modules(model, saved)
     lines += changes("model.classes", model.get("classes") or {}, saved.get("classes") or {})
     lines += changed_data(now, before)
-    lines += _changed_arguments(now.get("code") or {}, before.get("code") or {})
     lines += _changed_hooks(now.get("hooks") or [], before.get("hooks") or [], reported)
     if len(lines) > MAX_LINES:
         more = len(lines) - MAX_LINES
@@ -87,34 +86,6 @@ def _without_code(value: Any) -> Any:
 def _settled(name: str, value: Any) -> Any:
     """Return a part of the record without the seed of the program: a run continues with its own."""
     return {key: one for key, one in value.items() if key != "initial_seed"} if name == "torch" else value
-
-
-def _changed_arguments(now: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
-    """Describe changed arguments of the same script, apart from those that ask for a resume."""
-    if now.get("script") is not None and now.get("script") == before.get("script"):
-        own, saved = (_without_resume(one.get("arguments")) for one in (now, before))
-        yield from changes("code.arguments", own, saved)
-
-
-def _without_resume(arguments: Any) -> list[Any]:
-    return [one for one in arguments or () if not str(one).startswith(("--resume", "--continue"))]
-
-
-def other_weights(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
-    """Return a note if a program with the run's seed starts from other weights, or "".
-
-    Without a seed, the weights differ at every start.
-    """
-    own, saved = now.get("model") or {}, before.get("model") or {}
-    hashes = own.get("weights_at_start"), saved.get("weights_at_start")
-    seeds = [(one.get("torch") or {}).get("initial_seed") for one in (now, before)]
-    is_same_torch = now.get("versions") == before.get("versions")
-    if None in (*hashes, *seeds) or hashes[0] == hashes[1] or seeds[0] != seeds[1] or not is_same_torch:
-        return ""
-    return (
-        "the initial weights differ from those that the run started with, although the seed is the same; "
-        "the run's weights replace them. To keep the new ones, use another checkpoint_dir"
-    )
 
 
 def changed_data(now: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:

@@ -10,7 +10,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from flodl.checkpoint.files.structure import Structure, moved_text
-from flodl.core.environment import resolved_config
 from flodl.graph import Graph, structure_of
 
 from ..callbacks.dispatch import Hooks
@@ -57,12 +56,7 @@ def differences(
     return [
         *changed_settings(session, recorded),
         *changed_config(config or {}, recorded.get("config") or {}),
-        *changed_record(
-            # Settings that were parsed from the arguments are compared by name.
-            {**(record or {}), "code": {}} if config or resolved_config() else record or {},
-            recorded,
-            reported={*unclaimed, *(kind for kind, *_ in counts)},
-        ),
+        *changed_record(record or {}, recorded, reported={*unclaimed, *(kind for kind, *_ in counts)}),
         *changed_optimizer(
             groups,
             session.optimizer.param_groups,
