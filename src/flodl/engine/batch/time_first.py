@@ -48,7 +48,10 @@ def leading_dimensions(batch: tuple[Any, ...]) -> tuple[int, int] | None:
     >>> leading_dimensions((torch.zeros(7, 2, 3), torch.zeros(7, 2))), leading_dimensions((torch.zeros(7),))
     ((7, 2), None)
     """
-    shapes = {tuple(leaf.shape[:2]) for leaf in leaves_of(batch) if isinstance(leaf, Tensor) and leaf.ndim}
+    tensors = [leaf for leaf in leaves_of(batch) if isinstance(leaf, Tensor) and leaf.ndim]
+    if any(leaf.is_nested for leaf in tensors):  # samples of different lengths: batch first
+        return None
+    shapes = {tuple(leaf.shape[:2]) for leaf in tensors}
     shared = shapes.pop() if len(shapes) == 1 else ()
     return shared if len(shared) == 2 and shared[0] != shared[1] else None
 
