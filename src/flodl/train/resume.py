@@ -8,6 +8,7 @@ from typing import Any
 
 from flodl.checkpoint import Bundle, is_bundle, latest_bundle, read_bundle
 from flodl.core import TrainError
+from flodl.core.formats import counted
 from flodl.data import Loader
 
 from .callbacks.standard import EarlyStopping
@@ -143,8 +144,22 @@ def resume_run(
         run.reports.note(message)
     else:
         run.reports.event("alert", message=message, level="info")
+    was_stopped = bool(session.stop_reason)
     run.hooks.call("on_resume", epoch=session.epochs, own_folder=own_folder)
+    if session.stop_reason and not was_stopped and not run.is_complete:
+        run.reports.note(_already_stopped(run))
     return True
+
+
+def _already_stopped(run: Run) -> str:
+    """Return why a run that is started again trains nothing, and what to change to train on."""
+    session = run.session
+    hooks = [hook for hook in run.hooks.all if isinstance(hook, EarlyStopping)]
+    changes = list(filter(None, (hook.already_stopped for hook in hooks)))
+    who, done = "EarlyStopping" if changes else "a hook", counted(session.epochs, "epoch")
+    told = f"{who} stopped this run after {done}: {session.stop_reason}. It stays stopped, so nothing is "
+    told += "trained."
+    return f"{told} To train on, {' and '.join(changes)}." if changes else told
 
 
 def _check_epochs(done: int, max_epochs: int | None, source: Path | None = None) -> None:

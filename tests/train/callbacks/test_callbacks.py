@@ -162,6 +162,39 @@ def test_a_run_that_stopped_early_stays_stopped_when_it_is_started_again(make, d
     assert len(run(4).history) == 5  # with more patience, the run continues
 
 
+@pytest.mark.parametrize("monitor", [False, None])
+def test_a_run_that_stays_stopped_says_so_once_and_how_to_train_on(make, data, tmp_path, capsys, monitor):
+    def run(hooks):
+        hooks = [Made([1.0, 2.0, 3.0, 4.0, 0.5, 0.6, 0.7]), *hooks]
+        return make(hooks=hooks, checkpoint_dir=tmp_path, monitor=monitor).fit(data, epochs=5, batch_size=20)
+
+    run([EarlyStopping("made", patience=2, mode="min")])
+    capsys.readouterr()
+    run([EarlyStopping("made", patience=2, mode="min")])
+    expected = (
+        "EarlyStopping stopped this run after 3 epochs: made has not improved for 2 epochs (best 1). It "
+        "stays stopped, so nothing is trained. To train on, remove EarlyStopping('made') or give it a "
+        "patience above 2."
+    )
+    assert capsys.readouterr().out.count(expected) == 1
+    assert len(run([]).history) == 5
+    capsys.readouterr()
+    run([])
+    assert "stopped" not in capsys.readouterr().out
+
+
+def test_a_hook_that_stops_a_run_when_it_resumes_is_reported(make, data, tmp_path, capsys):
+    class Refusing:
+        def on_resume(self, trainer):
+            trainer.stop("the machine is reserved")
+
+    make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=20)
+    capsys.readouterr()
+    result = make(checkpoint_dir=tmp_path, hooks=[Refusing()]).fit(data, epochs=2, batch_size=20)
+    assert (result.status, len(result.history)) == ("stopped", 1)
+    assert "a hook stopped this run after 1 epoch: the machine is reserved." in capsys.readouterr().out
+
+
 def test_a_run_that_starts_from_one_that_stopped_early_starts_counting_from_scratch(make, data, tmp_path):
     def run(folder, resume="auto"):
         hooks = [Made([1.0, 2.0, 3.0, 4.0, 0.5, 0.6, 0.7]), EarlyStopping("made", patience=2, mode="min")]

@@ -152,6 +152,13 @@ class EarlyStopping(MetricWatcher):
             trainer.stop(self._reason)
 
     @property
+    def already_stopped(self) -> str:
+        """How to train on after this callback has stopped the run, or "" if it has not."""
+        if not self._patience.is_exhausted:
+            return ""
+        return f"remove EarlyStopping({self.metric!r}) or give it a patience above {self._patience.waited}"
+
+    @property
     def _reason(self) -> str:
         best = self._patience.best
         known = "never a number" if best is None else f"best {best:g}"
