@@ -13,6 +13,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from flodl.engine.compile.passes.attention import AttentionWithoutCopies
 
+from .rewritten_programs import rewritten
+
 aten = torch.ops.aten
 
 pytestmark = pytest.mark.usefixtures("passes_on_cpu")
@@ -23,10 +25,7 @@ WIDTH = HEADS * SIZE
 def places(program: Callable[..., Tensor], *inputs: Tensor) -> list[tuple[object, ...]]:
     """Check that a rewritten program computes the same, and return the strides and offsets that it reads."""
     with torch.no_grad():
-        traced = make_fx(program, tracing_mode="fake")(*inputs)
-        AttentionWithoutCopies()(traced.graph)
-        traced.graph.lint()
-        traced.recompile()
+        traced = rewritten(program, AttentionWithoutCopies(), *inputs)
         assert torch.equal(traced(*inputs), program(*inputs))
     found = traced.graph.find_nodes(op="call_function", target=aten.as_strided.default)
     return sorted(node.args[2:] for node in found)

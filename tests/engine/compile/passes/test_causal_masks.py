@@ -5,17 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from flodl.engine.compile.passes.causal_masks import RecognizeCausalMasks
+
+from .rewritten_programs import rewritten
 
 attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 LENGTH = 6
 
 
-def later(length: int = LENGTH) -> Tensor:
-    """Which positions a causal mask shows, computed as transformers does."""
-    at = torch.arange(length)
+def visible() -> Tensor:
+    """Return which positions a causal mask shows, computed as transformers does."""
+    at = torch.arange(LENGTH)
     return at[None, None, None, :] <= at[None, None, :, None]
 
 
@@ -27,10 +28,7 @@ def is_causal(mask, *inputs: Tensor, queries: int = LENGTH) -> bool:
     def program(query: Tensor, key: Tensor, value: Tensor, *inputs: Tensor) -> Tensor:
         return attention(query, key, value, attn_mask=mask(*inputs))[0]
 
-    traced = make_fx(program, tracing_mode="fake")(query, key, value, *inputs)
-    RecognizeCausalMasks()(traced.graph)
-    traced.graph.lint()
-    traced.recompile()
+    traced = rewritten(program, RecognizeCausalMasks(), query, key, value, *inputs)
     torch.testing.assert_close(traced(query, key, value, *inputs), program(query, key, value, *inputs))
     (node,) = traced.graph.find_nodes(op="call_function", target=attention)
     assert bool(node.kwargs.get("is_causal")) == (node.kwargs.get("attn_mask") is None)
@@ -39,19 +37,19 @@ def is_causal(mask, *inputs: Tensor, queries: int = LENGTH) -> bool:
 
 @pytest.mark.parametrize("hidden", [-torch.inf, torch.finfo(torch.float32).min, -65536.0])
 def test_a_causal_mask_is_recognized(hidden: float) -> None:
-    assert is_causal(lambda: torch.where(later().expand(2, -1, -1, -1), 0.0, hidden))
+    assert is_causal(lambda: torch.where(visible().expand(2, -1, -1, -1), 0.0, hidden))
 
 
 def test_other_masks_are_left_alone() -> None:
-    assert not is_causal(lambda: torch.where(later(), 0.0, -3.0))
-    assert not is_causal(lambda: torch.where(later() & (torch.arange(LENGTH) > 0), 0.0, -1e30))
-    assert not is_causal(lambda: torch.where(later(), 0.5, -torch.inf))
+    assert not is_causal(lambda: torch.where(visible(), 0.0, -3.0))
+    assert not is_causal(lambda: torch.where(visible() & (torch.arange(LENGTH) > 0), 0.0, -1e30))
+    assert not is_causal(lambda: torch.where(visible(), 0.5, -torch.inf))
 
 
 def test_a_mask_that_depends_on_the_batch_is_left_alone() -> None:
     shown = torch.ones(2, LENGTH, dtype=torch.bool)
-    assert not is_causal(lambda shown: torch.where(later() & shown[:, None, None], 0.0, -torch.inf), shown)
+    assert not is_causal(lambda shown: torch.where(visible() & shown[:, None, None], 0.0, -torch.inf), shown)
 
 
 def test_a_mask_for_fewer_queries_than_keys_is_left_alone() -> None:
-    assert not is_causal(lambda: torch.where(later()[..., :4, :], 0.0, -torch.inf), queries=4)
+    assert not is_causal(lambda: torch.where(visible()[..., :4, :], 0.0, -torch.inf), queries=4)

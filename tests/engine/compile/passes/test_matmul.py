@@ -8,10 +8,11 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from flodl.engine.compile.passes import matmul as passes
 from flodl.engine.compile.passes.matmul import BatchAndSplitMatmuls
+
+from .rewritten_programs import rewritten
 
 aten = torch.ops.aten
 
@@ -40,10 +41,7 @@ def changed(
     program: Callable[..., object], times: Times, *inputs: Tensor
 ) -> tuple[collections.Counter, object]:
     """Trace a program, rewrite and check its graph, and return its calls and its results."""
-    traced = make_fx(program, tracing_mode="fake")(*inputs)
-    BatchAndSplitMatmuls(times)(traced.graph)  # type: ignore[arg-type]
-    traced.graph.lint()
-    traced.recompile()
+    traced = rewritten(program, BatchAndSplitMatmuls(times), *inputs)  # type: ignore[arg-type]
     calls = collections.Counter(node.target for node in traced.graph.nodes if node.op == "call_function")
     return calls, traced(*inputs)
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.fx import Graph
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from flodl.engine.compile.passes.mutated_buffers import CloneMutatedBuffers
+
+from .rewritten_programs import num_calls, rewritten
 
 aten = torch.ops.aten
 
 
 def changed(program, *inputs: Tensor) -> Graph:
     """Trace a program, rewrite its graph, and check that it is valid and changes its inputs alike."""
-    traced = make_fx(program, tracing_mode="fake")(*inputs)
-    CloneMutatedBuffers()(traced.graph)
-    traced.graph.lint()
-    traced.recompile()
+    traced = rewritten(program, CloneMutatedBuffers(), *inputs)
     ours, theirs = ([x.clone() for x in inputs] for _ in range(2))
     assert torch.equal(traced(*ours), program(*theirs))
     assert all(map(torch.equal, ours, theirs))
@@ -25,7 +23,7 @@ def changed(program, *inputs: Tensor) -> Graph:
 
 
 def copies(graph: Graph) -> int:
-    return len(graph.find_nodes(op="call_function", target=aten.clone.default))
+    return num_calls(graph, aten.clone.default)
 
 
 def test_values_computed_from_a_mutated_buffer_read_a_saved_copy() -> None:

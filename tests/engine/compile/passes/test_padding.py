@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.fx import Graph
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from flodl.engine.compile.passes.padding import AlignMatmuls
+
+from .rewritten_programs import num_calls, rewritten
 
 aten = torch.ops.aten
 pytestmark = pytest.mark.usefixtures("passes_on_cpu")
@@ -17,10 +18,7 @@ WORDS = 1027
 
 def changed(program, *inputs: Tensor) -> Graph:
     """Trace a program, rewrite its graph, and check that it is valid and computes the same."""
-    traced = make_fx(program, tracing_mode="fake")(*inputs)
-    AlignMatmuls()(traced.graph)
-    traced.graph.lint()
-    traced.recompile()
+    traced = rewritten(program, AlignMatmuls(), *inputs)
     for ours, theirs in zip(traced(*inputs), program(*inputs), strict=True):
         assert ours.shape == theirs.shape
         torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-2)
@@ -28,7 +26,7 @@ def changed(program, *inputs: Tensor) -> Graph:
 
 
 def pads(graph: Graph) -> int:
-    return len(graph.find_nodes(op="call_function", target=aten.constant_pad_nd.default))
+    return num_calls(graph, aten.constant_pad_nd.default)
 
 
 def matrix(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:

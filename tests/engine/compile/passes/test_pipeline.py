@@ -14,6 +14,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from flodl.engine.compile.passes import pipeline as fusion
 
+from .rewritten_programs import rewritten
+
 aten = torch.ops.aten
 
 pytestmark = pytest.mark.usefixtures("passes_on_cpu")
@@ -21,10 +23,7 @@ pytestmark = pytest.mark.usefixtures("passes_on_cpu")
 
 def changed(program: Callable[..., Tensor], change, *inputs: Tensor) -> tuple[collections.Counter, Tensor]:
     """Trace a program, rewrite and check its graph, and return its calls and its results."""
-    traced = make_fx(program, tracing_mode="fake")(*inputs)
-    change(traced.graph)
-    traced.graph.lint()
-    traced.recompile()
+    traced = rewritten(program, change, *inputs)
     calls = collections.Counter(node.target for node in traced.graph.nodes if node.op == "call_function")
     for node in traced.graph.nodes:
         if node.op == "call_function":

@@ -12,6 +12,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from flodl.engine.compile.passes.row_order import MatmulInStorageOrder
 
+from .rewritten_programs import rewritten
+
 aten = torch.ops.aten
 
 pytestmark = pytest.mark.usefixtures("passes_on_cpu")
@@ -24,10 +26,7 @@ def draw(*shape: int) -> Tensor:
 
 def changed(program: Callable[..., object], *inputs: Tensor) -> torch.fx.GraphModule:
     """Trace a program, rewrite its graph, and check that it is valid and computes the same."""
-    traced = make_fx(program, tracing_mode="fake")(*inputs)
-    MatmulInStorageOrder()(traced.graph)
-    traced.graph.lint()
-    traced.recompile()
+    traced = rewritten(program, MatmulInStorageOrder(), *inputs)
     torch.testing.assert_close(traced(*inputs), program(*inputs))
     return traced
 
@@ -141,8 +140,7 @@ def test_a_mutated_input_keeps_its_copy(seen: Callable[[Tensor], Tensor]) -> Non
         x.copy_(x * 2)
         return made
 
-    traced = make_fx(program, tracing_mode="fake")(X.clone(), W)
-    MatmulInStorageOrder()(traced.graph)
+    traced = rewritten(program, MatmulInStorageOrder(), X.clone(), W)
     assert copies_before_products(traced) == 1
 
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.fx import Graph
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from flodl.engine.compile.passes.weight_casts import CastWeightsTogether
+
+from .rewritten_programs import num_calls, rewritten
 
 cast = torch.ops.prims.convert_element_type.default
 together = torch.ops.flodl.cast_together.default
@@ -17,18 +18,11 @@ pytestmark = pytest.mark.usefixtures("passes_on_cpu")
 
 def changed(program, *inputs: Tensor) -> Graph:
     """Trace a program, rewrite its graph, and check that it is valid and computes the same bits."""
-    traced = make_fx(program, tracing_mode="fake")(*inputs)
-    CastWeightsTogether()(traced.graph)
-    traced.graph.lint()
-    traced.recompile()
+    traced = rewritten(program, CastWeightsTogether(), *inputs)
     for ours, theirs in zip(traced(*inputs), program(*inputs), strict=True):
         assert torch.equal(ours, theirs)
         assert ours.stride() == theirs.stride()
     return traced.graph
-
-
-def calls(graph: Graph, target: object) -> int:
-    return len(graph.find_nodes(op="call_function", target=target))
 
 
 def test_weights_that_only_matmuls_read_are_cast_in_one_call() -> None:
@@ -38,7 +32,7 @@ def test_weights_that_only_matmuls_read_are_cast_in_one_call() -> None:
 
     x = torch.randn(4, 8, dtype=torch.bfloat16)
     graph = changed(program, x, torch.randn(6, 8), torch.randn(7, 8).t())
-    assert (calls(graph, together), calls(graph, cast)) == (1, 0)
+    assert (num_calls(graph, together), num_calls(graph, cast)) == (1, 0)
 
 
 def test_a_weight_that_is_cast_twice_is_cast_once() -> None:
@@ -57,7 +51,7 @@ def test_a_cast_that_can_be_fused_is_left_alone() -> None:
         return x @ cast(one, torch.bfloat16), x * scale, x @ scale
 
     x = torch.randn(8, 8, dtype=torch.bfloat16)
-    assert calls(changed(program, x, torch.randn(8, 8), torch.randn(8, 8)), together) == 0
+    assert num_calls(changed(program, x, torch.randn(8, 8), torch.randn(8, 8)), together) == 0
 
 
 def test_a_computed_value_is_left_alone() -> None:
@@ -65,7 +59,7 @@ def test_a_computed_value_is_left_alone() -> None:
         return tuple(x @ cast(weight.exp(), torch.bfloat16) for weight in (one, other))
 
     x = torch.randn(8, 8, dtype=torch.bfloat16)
-    assert calls(changed(program, x, torch.randn(8, 8), torch.randn(8, 8)), together) == 0
+    assert num_calls(changed(program, x, torch.randn(8, 8), torch.randn(8, 8)), together) == 0
 
 
 def test_a_weight_that_the_program_overwrites_is_left_alone() -> None:
@@ -75,7 +69,17 @@ def test_a_weight_that_the_program_overwrites_is_left_alone() -> None:
         return result
 
     x = torch.randn(8, 8, dtype=torch.bfloat16)
-    assert calls(changed(program, x, torch.randn(8, 8), torch.randn(8, 8)), together) == 0
+    assert num_calls(changed(program, x, torch.randn(8, 8), torch.randn(8, 8)), together) == 0
+
+
+def test_a_cast_that_the_backward_reads_too_is_included() -> None:
+    def program(x: Tensor, one: Tensor, other: Tensor) -> tuple[Tensor, ...]:
+        one, other = (cast(weight, torch.bfloat16) for weight in (one, other))
+        return x @ one, x @ other, one
+
+    x = torch.randn(8, 8, dtype=torch.bfloat16)
+    graph = changed(program, x, torch.randn(8, 8), torch.randn(8, 8))
+    assert (num_calls(graph, together), num_calls(graph, cast)) == (1, 0)
 
 
 @pytest.mark.slow
@@ -86,12 +90,12 @@ def test_a_compiled_step_with_autocast_computes_the_same_with_the_pass() -> None
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8), nn.GELU(), nn.Linear(8, 1))
     x = torch.randn(4, 8)
     found: list[list[Tensor]] = []
-    num_calls: list[int] = []
+    counts: list[int] = []
 
     class Counted(CastWeightsTogether):
         def __call__(self, graph: Graph) -> None:
             super().__call__(graph)
-            num_calls.append(calls(graph, together))
+            counts.append(num_calls(graph, together))
 
         def uuid(self) -> None:
             """Keep the graph out of torch's cache on disk, from which it would come without the pass."""
@@ -105,14 +109,4 @@ def test_a_compiled_step_with_autocast_computes_the_same_with_the_pass() -> None
         loss.backward()
         found.append([loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())])
     assert all(map(torch.equal, *found))
-    assert num_calls[0] == 1  # in the forward
-
-
-def test_a_cast_that_the_backward_reads_too_is_included() -> None:
-    def program(x: Tensor, one: Tensor, other: Tensor) -> tuple[Tensor, ...]:
-        one, other = (cast(weight, torch.bfloat16) for weight in (one, other))
-        return x @ one, x @ other, one
-
-    x = torch.randn(8, 8, dtype=torch.bfloat16)
-    graph = changed(program, x, torch.randn(8, 8), torch.randn(8, 8))
-    assert (calls(graph, together), calls(graph, cast)) == (1, 0)
+    assert counts[0] == 1  # in the forward

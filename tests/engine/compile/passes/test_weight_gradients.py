@@ -6,26 +6,25 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.fx import Graph
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from flodl.engine.compile.passes.weight_gradients import WeightGradientsInFloat32
 
+from .rewritten_programs import num_calls, rewritten
+
 aten = torch.ops.aten
 cast = torch.ops.prims.convert_element_type.default
+to_float32 = torch.ops.flodl.mm_to_float32.default
 pytestmark = pytest.mark.usefixtures("passes_on_cpu")
 
 
 def changed(program, *inputs: Tensor) -> int:
     """Trace a program and rewrite its graph; return how many matmuls write float32 now."""
-    traced = make_fx(program, tracing_mode="fake")(*inputs)
-    WeightGradientsInFloat32()(traced.graph)
-    traced.graph.lint()
-    traced.recompile()
+    traced = rewritten(program, WeightGradientsInFloat32(), *inputs)
     for ours, theirs in zip(traced(*inputs), program(*inputs), strict=True):
         assert ours.dtype == theirs.dtype
         assert ours.stride() == theirs.stride()
         torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-2)
-    return len(traced.graph.find_nodes(op="call_function", target=torch.ops.flodl.mm_to_float32.default))
+    return num_calls(traced.graph, to_float32)
 
 
 def matrix(*shape: int) -> Tensor:
@@ -78,13 +77,12 @@ def test_a_compiled_step_with_autocast_has_the_gradients_of_eager() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
     x = torch.randn(64, 8)
-    num_calls: list[int] = []
+    counts: list[int] = []
 
     class Counted(WeightGradientsInFloat32):
         def __call__(self, graph: Graph) -> None:
             super().__call__(graph)
-            target = torch.ops.flodl.mm_to_float32.default
-            num_calls.append(len(graph.find_nodes(op="call_function", target=target)))
+            counts.append(num_calls(graph, to_float32))
 
         def uuid(self) -> None:
             """Keep the graph out of torch's cache on disk, from which it would come without the pass."""
@@ -100,4 +98,4 @@ def test_a_compiled_step_with_autocast_has_the_gradients_of_eager() -> None:
         found.append([parameter.grad.clone() for parameter in model.parameters()])
     for ours, theirs in zip(*found):
         torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-2)
-    assert num_calls[-1] == 2
+    assert counts[-1] == 2
