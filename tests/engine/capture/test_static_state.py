@@ -13,18 +13,16 @@ from torch import Tensor, nn
 from flodl import FlowBuilder, Graph
 from flodl.engine import TrainStep
 from flodl.engine.batch.signature import signature
-from flodl.engine.batch.tree import refill, static_copy, tensors_of
-from flodl.engine.capture import runner as module
 from flodl.engine.capture.runner import RecordedRunner
 from flodl.engine.capture.static_state import StaticState
 from flodl.engine.errors import NotCapturable
 from flodl.engine.internals import body_of
 from flodl.engine.program.carried import Carried
-from flodl.engine.program.program import StepBody
 from flodl.engine.program.runner import EagerRunner, Micro, Phase
 from flodl.engine.program.undo import ForwardUndo
-from flodl.engine.state.snapshot import Snapshot
 from flodl.graph import graph_state, load_graph_state, without_carried_values
+
+from .simulated_recordings import Simulated, mse, phases, record, simulate_recordings
 
 CPU = torch.device("cpu")
 
@@ -43,54 +41,23 @@ def new_model() -> Graph:
     return flow.through(nn.Linear(3, 2)).build()
 
 
-def mse(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return nn.functional.mse_loss(model(x), y)
+class WithCarriedValues(Simulated):
+    """What Python itself refers to does not change during a replay."""
 
-
-class Simulated:
-    """A recording that is replayed by Python; what Python itself refers to does not change meanwhile."""
-
-    mailbox = None
-
-    def __init__(self, region: Callable[..., Any], micro: Micro, body: StepBody) -> None:
-        self._region, self._static, self._body = region, static_copy(micro.inputs), body
-        self._opens = micro.opens
-        self.inputs = tensors_of(self._static)
-        weights = [one.detach().clone() for one in body.parameters]
-        self.result = region(*self._static)
-        # Recording executes nothing.
-        for leaf, weight in zip(body.parameters, weights):
-            leaf.data.copy_(weight)
-        self._grads = [one.grad for one in body.parameters]
-
-    def replay(self, batch: list[Tensor]) -> Any:
-        body, undo = self._body, self._body.undo
-        refill(self.inputs, batch)
+    def run_region(self) -> Any:
+        undo = self.body.undo
         assert undo.carried is not None
-        seen = [(one, one.carried, one.batch) for one in undo.carried.holders]
-        restores, grads = undo.restore_carried, [one.grad for one in body.parameters]
-        for leaf, grad in zip(body.parameters, self._grads):
-            leaf.grad = None if self._opens else grad
-        result = self._region.__wrapped__(*self._static)
-        for leaf, own, before in zip(body.parameters, self._grads, grads):
-            if own is not None and leaf.grad is not own:
-                own.copy_(leaf.grad)
-            leaf.grad = before
+        seen, restores = [(one, one.carried, one.batch) for one in undo.carried.holders], undo.restore_carried
+        result = super().run_region()
         for holder, carried, size in seen:
             holder.carried, holder.batch = carried, size
         undo.restore_carried = restores
-        self.result.loss.copy_(result.loss)
-        return self.result
+        return result
 
 
 @pytest.fixture(autouse=True)
 def _simulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
-    monkeypatch.setattr(module, "new_stream", lambda device: None)
-    monkeypatch.setattr(RecordedRunner, "fast_update", lambda self: None)
-    monkeypatch.setattr(
-        RecordedRunner, "record_region", lambda self, region, micro: Simulated(region, micro, self.body)
-    )
+    simulate_recordings(monkeypatch, WithCarriedValues)
 
 
 class Run:
@@ -121,12 +88,9 @@ class Run:
         return Micro(batch, key, phase, rows, 1.0 / self.accumulate, window_samples=rows, carried=form)
 
     def step(self, rows: int = 4, scale: float = 1.0) -> Tensor:
+        phase = phases(self.accumulate)[self.position]
+        self.in_python &= self.position > 0
         self.position += 1
-        phase = Phase.MIDDLE
-        if self.position == 1:
-            phase, self.in_python = Phase.ONLY if self.accumulate == 1 else Phase.FIRST, False
-        elif self.position == self.accumulate:
-            phase = Phase.LAST
         if self.is_recorded and self.num_windows == 2 and self.runner is None:
             self.record()
         micro = self.micro(phase, rows, scale)
@@ -144,22 +108,9 @@ class Run:
         return loss
 
     def record(self) -> None:
-        """Record a window, as a trial does; nothing changes."""
         random = self.source.get_state()
-        phases = [Phase.ONLY]
-        if self.accumulate > 1:
-            phases = [Phase.FIRST, *[Phase.MIDDLE] * (self.accumulate - 2), Phase.LAST]
-        window = [self.micro(phase) for phase in phases]
-        batches, before = [micro.batch for micro in window], Snapshot(self.body)
-        for micro in window:
-            EagerRunner(self.body).run(micro)
-            self.body.undo.detach_carried()
-        before.prepare_recording(Snapshot(self.body, batches), self.body)
-        before.restore()
-        self.runner = RecordedRunner(self.body, update_inside=self.update_inside)
-        for micro in window:
-            self.runner.learn(micro)
-            before.restore()
+        window = [self.micro(phase) for phase in phases(self.accumulate)]
+        self.runner = record(self.body, window, update_inside=self.update_inside)
         self.source.set_state(random)
 
 
