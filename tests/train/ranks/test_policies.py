@@ -44,6 +44,20 @@ def test_sync_equals_one_device_with_the_same_batches(make, data, supervision, n
     assert max(rank.samples for rank in ranks) - min(rank.samples for rank in ranks) <= 3 * 15
 
 
+def test_the_report_of_sync_counts_the_averages_of_gradients(make, data, supervision):
+    def loss_of(model, x, y):
+        time.sleep(0.01 if os.environ.get("FLODL_RANK") == "1" else 0.0)
+        return (model(x) - y).square().mean()
+
+    result = make(None, loss_of, devices=["cpu"] * 2, policy="sync").fit(data, epochs=2, batch_size=10)
+    fast, slow = result.ranks.ranks
+    # Each of the 48 updates sums 5 gradients and the weight; a rank sends half of the vector twice.
+    assert min(fast.num_bytes, slow.num_bytes) >= 48 * 6 * 4
+    assert fast.wait_s > slow.wait_s
+    assert min(fast.reduce_s, slow.reduce_s) > 0.0
+    assert fast.train_s < slow.train_s
+
+
 @pytest.mark.parametrize("point", ["plan", "batch", "arrive"])
 def test_sync_repeats_the_window_in_which_a_rank_was_lost(make, data, supervision, point):
     one, other = deep_model(), deep_model()

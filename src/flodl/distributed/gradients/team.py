@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,14 @@ from .reducer import GradientReducer
 
 # Ranks of one team make the same updates, so they wait for each other only if one of them is held up.
 TIMEOUT_S = 60.0
+
+
+class AveragingCosts(NamedTuple):
+    """Time that a rank spent in averages, and the bytes that it sent for them."""
+
+    wait_ms: float
+    reduce_ms: float
+    num_bytes: int
 
 
 class GradientTeam:
@@ -50,6 +58,8 @@ class GradientTeam:
         self._link: Link | None = None
         self._reducer: GradientReducer | None = None
         self.index, self.size = 0, 1
+        # Since the start of the window.
+        self._spent_s, self._num_bytes = 0.0, 0
 
     def meet(self, generation: int, window: int, members: tuple[int, ...]) -> None:
         """Form the group of these members, or use it again."""
@@ -57,15 +67,30 @@ class GradientTeam:
             self._groups.rebuild(self._store, generation, self._rank, TIMEOUT_S)
             self._generation = generation
         self.index, self.size = members.index(self._rank), len(members)
+        self._spent_s, self._num_bytes = 0.0, 0
         link = self._groups.find(members, window, time.monotonic() + TIMEOUT_S) if self.size > 1 else None
         if link is not self._link or self._reducer is None:
             self._link = link
-            self._reducer = None if link is None else GradientReducer(_Group(link), through_host=False)
+            group = None if link is None else _Group(link, self._count)
+            self._reducer = None if group is None else GradientReducer(group, through_host=False)
+
+    def _count(self, seconds: float, num_bytes: int) -> None:
+        self._spent_s += seconds
+        self._num_bytes += num_bytes
 
     def __call__(self, gradients: Sequence[Tensor], weight: float) -> None:
         """Average gradients in place, weighted by samples."""
         if self._reducer is not None:
             self._reducer(gradients, weight)
+
+    def costs(self) -> AveragingCosts:
+        """Return what averaging has cost this rank in the window; all members call this together.
+
+        The rank that never waits spends the least time in averages; the others waited for the rest.
+        """
+        spent_us = round(self._spent_s * 1e6)
+        least_us = min(self.gather(spent_us))
+        return AveragingCosts((spent_us - least_us) / 1000.0, least_us / 1000.0, self._num_bytes)
 
     def gather(self, number: int) -> list[int]:
         """Return the numbers of all members."""
@@ -105,17 +130,26 @@ def _explained() -> Iterator[None]:
 
 
 class _Group:
-    """A link with the interface of a process group; operations have a deadline."""
+    """A link with the interface of a process group; operations have a deadline.
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    `count` receives the seconds and the bytes of each operation.
+    """
+
+    def __init__(self, link: Link, count: Callable[[float, int], None]) -> None:
+        self._link, self._count = link, count
 
     def size(self) -> int:
         return self._link.size
 
     def allreduce(self, tensors: list[Tensor], options: Any) -> _Group:
         operation = self._link.sum_ if options.reduceOp == dist.ReduceOp.SUM else self._link.max_
-        operation(tensors[0], time.monotonic() + TIMEOUT_S)
+        tensor = tensors[0]
+        if tensor.is_cuda:
+            # Otherwise, the time of the backward would be counted here.
+            torch.cuda.current_stream(tensor.device).synchronize()
+        started_s = time.monotonic()
+        num_bytes = operation(tensor, started_s + TIMEOUT_S)
+        self._count(time.monotonic() - started_s, num_bytes)
         return self
 
     def wait(self) -> None:

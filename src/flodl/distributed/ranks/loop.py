@@ -104,7 +104,11 @@ class RankLoop:
             wait_ms,
             loss,
         )
-        self._channel.send(Report(event, {"took_ms": took_ms, "metrics": trained.metrics}))
+        extras = {"took_ms": took_ms, "metrics": trained.metrics}
+        if trained.num_bytes:
+            names = ("wait_ms", "reduce_ms", "num_bytes")
+            extras["averaging"] = {name: getattr(trained, name) for name in names}
+        self._channel.send(Report(event, extras))
 
     def _arrive(self, trained: Trained) -> float:
         """Return the loss to report: NaN if the weights cannot be averaged."""

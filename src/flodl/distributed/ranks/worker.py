@@ -35,7 +35,8 @@ class Trained:
     """What a worker trained of a lease. `metrics` has weighted sums: name → (sum, weight).
 
     `delivered_ms` includes waiting for data; 0 means that it was not measured. `fill_ms` is the fixed cost of
-    starting to train. A loss that is not finite excludes this work from the mean.
+    starting to train. A loss that is not finite excludes this work from the mean. A worker that exchanges
+    gradients meanwhile has its costs in `wait_ms`, `reduce_ms` and `num_bytes`.
     """
 
     steps: int
@@ -44,6 +45,9 @@ class Trained:
     fill_ms: float = 0.0
     loss: float = 0.0
     metrics: dict[str, tuple[float, float]] = field(default_factory=dict)
+    wait_ms: float = 0.0
+    reduce_ms: float = 0.0
+    num_bytes: int = 0
 
 
 class Worker(Protocol):

@@ -37,10 +37,12 @@ def _report(run: Run, member: Member, report: Report) -> None:
         run.note("joined", rank=event.rank, pid=member.process.pid, host=member.process.host)
     elif isinstance(event, Arrived):
         run.ledger.arrive(event, extras.get("metrics", {}))
+        averaging = extras.get("averaging", {})
+        run.ledger.averaged(event.rank, averaging)
         run.note(
             "arrived", rank=event.rank, plan=event.plan, steps=event.steps, compute_ms=event.compute_ms,
             delivered_ms=event.delivered_ms, fill_ms=event.fill_ms, wait_ms=event.wait_ms,
-            took_ms=extras.get("took_ms"), loss=event.loss,
+            took_ms=extras.get("took_ms"), loss=event.loss, **({"averaging": averaging} if averaging else {}),
         )  # fmt: skip
     elif isinstance(event, Reduced):
         run.ledger.reduced(event, extras)

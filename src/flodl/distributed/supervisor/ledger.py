@@ -88,10 +88,14 @@ class Ledger:
 
     def reduced(self, event: Reduced, extras: dict[str, Any]) -> None:
         for rank in event.ranks:
-            totals = self.of(rank)
-            totals.reduce_wait_ms += extras.get("wait_ms", 0.0)
-            totals.reduce_ms += extras.get("reduce_ms", 0.0)
-            totals.num_bytes += extras.get("num_bytes", 0)
+            self.averaged(rank, extras)
+
+    def averaged(self, rank: int, costs: dict[str, Any]) -> None:
+        """A rank exchanged weights or gradients at this cost."""
+        totals = self.of(rank)
+        totals.reduce_wait_ms += costs.get("wait_ms", 0.0)
+        totals.reduce_ms += costs.get("reduce_ms", 0.0)
+        totals.num_bytes += costs.get("num_bytes", 0)
 
     def reduce(self, window: int, work: dict[int, list[tuple[Lease, int]]]) -> None:
         """A reduction of this work starts, or starts again."""

@@ -48,11 +48,22 @@ class Lane:
         self.report.batches = batches
         self._show()
 
-    def arrive(self, now_s: float, took_s: float, steps: int) -> None:
+    def arrive(
+        self,
+        now_s: float,
+        took_s: float,
+        steps: int,
+        *,
+        wait_ms: float = 0.0,
+        reduce_ms: float = 0.0,
+        num_bytes: int = 0,
+    ) -> None:
+        """It has trained its plan; the last three are the costs of exchanging gradients meanwhile."""
         samples, batches = self._plans.pop(0) if self._plans else (0, 0)
         # The plan was on its way before, or the rank prepared its work.
         self._until(max(now_s - took_s, self.since_s), doing="pause")
-        self._until(now_s, doing="compute")
+        self._until(now_s, doing="compute", waited_s=wait_ms / 1000.0, reduced_s=reduce_ms / 1000.0)
+        self.report.num_bytes += num_bytes
         self._trained[0] += samples * min(steps / batches, 1.0) if batches else 0.0
         self._trained[1] += took_s
         self._is_late = False
@@ -96,13 +107,17 @@ class Lane:
             working = "late" if self._is_late else "running"
             self.report.state = {"compute": working, "wait": "waiting", "pause": "paused"}[self._doing]
 
-    def _until(self, now_s: float, *, doing: str = "") -> None:
-        """The rank did this until now, by default its current activity."""
+    def _until(self, now_s: float, *, doing: str = "", waited_s: float = 0.0, reduced_s: float = 0.0) -> None:
+        """The rank did this until now, by default its current activity, and waited or reduced in between."""
         spent_s, doing = now_s - self.since_s, doing or self._doing
         if self.ended_s or spent_s < _SHORTEST_S:
             return
         names = ("compute", "reduce", "wait")
         compute_s, reduce_s, wait_s = (spent_s if doing == name else 0.0 for name in names)
+        if doing == "compute":
+            wait_s = min(waited_s, spent_s)
+            reduce_s = min(reduced_s, spent_s - wait_s)
+            compute_s = spent_s - wait_s - reduce_s
         self._slices.append((self.since_s, now_s, compute_s, reduce_s, wait_s))
         self.since_s = now_s
         if self._has_worked:

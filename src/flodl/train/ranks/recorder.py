@@ -92,7 +92,9 @@ class Recorder:
             samples = sum(stop - start for start, stop in record["ranges"])
             lane.plan(now_s, samples, record["batches"])
         elif kind == "arrived":
-            lane.arrive(now_s, (record["took_ms"] or 0.0) / 1000.0, record["steps"])
+            lane.arrive(
+                now_s, (record["took_ms"] or 0.0) / 1000.0, record["steps"], **record.get("averaging", {})
+            )
         elif kind == "reduced":
             lane.reduce(now_s, record.get("reduce_ms", 0.0) / 1000.0, record.get("num_bytes", 0))
             if record.get("divergence") is not None:

@@ -51,7 +51,7 @@ class RankReport:
 
     @property
     def reducing(self) -> float:
-        """The share of its time in which the rank exchanged weights and did not compute."""
+        """The share of its time in which the rank exchanged weights or gradients and did not compute."""
         return _share(self.reduce_s, self.total_s)
 
     @property
@@ -107,7 +107,7 @@ class RanksReport:
 
     @property
     def reducing(self) -> float:
-        """The share of the time of all ranks that was spent exchanging weights."""
+        """The share of the time of all ranks that was spent exchanging weights or gradients."""
         return self._share_of(lambda rank: rank.reduce_s)
 
     @property

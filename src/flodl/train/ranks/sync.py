@@ -114,10 +114,11 @@ class SyncWorker(TrainerWorker):
         if self._team.index:
             # All ranks skip the same updates, which count once.
             metrics[SKIPPED] = (0.0, 1.0)
+        costs = self._team.costs()
         took_ms = 1000.0 * (time.perf_counter() - started_s)
         total, weight = metrics.get("loss", (0.0, 0.0))
         loss = total / weight if weight else 0.0
-        return Trained(lease.batches, took_ms, loss=loss, metrics=metrics)
+        return Trained(lease.batches, took_ms, loss=loss, metrics=metrics, **costs._asdict())
 
     def _parts(self) -> Iterator[Update]:
         """Yield this rank's part of each update of the window, in the order of one device."""
