@@ -144,3 +144,10 @@ def test_a_loss_that_has_fallen_or_exceeds_an_accuracy_is_not_mentioned(values, 
         schedule.observe(value)
     assert schedule.lr() == 0.05
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("mode", "sign"), [("min", 1), ("max", -1)])
+def test_a_difference_that_is_only_rounding_does_not_count(mode, sign):
+    schedule = PlateauScheduler(0.1, patience=2, factor=0.5, mode=mode)
+    values = [0.8 - sign * 1e-9 * epoch for epoch in range(3)]
+    assert [schedule.observe(value) for value in values] == [0.1, 0.1, 0.05]

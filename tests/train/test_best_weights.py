@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from flodl import Trainer
-from flodl.checkpoint import best, last
+from flodl.checkpoint import best, best_bundle, last, list_bundles
 from flodl.core import TrainError
 from flodl.train import EarlyStopping
 
@@ -114,6 +114,39 @@ def test_a_better_epoch_that_was_not_kept_is_reported(make, data, tmp_path, caps
     err = capsys.readouterr().err
     assert err.count("not kept") == 1
     assert "its save was not kept. Trainer(keep=last(1) | best('eval_loss')) keeps the best one." in err
+
+
+def run_with(values, make, data, folder, **settings):
+    """Run one epoch for each value, which is the accuracy of its evaluation."""
+
+    def on_evaluate_end(epoch, metrics):
+        metrics["accuracy"] = values[epoch]
+
+    trainer = make(checkpoint_dir=folder, hooks=[on_evaluate_end], **settings)
+    return trainer, trainer.fit(data, epochs=len(values), batch_size=50, eval_data=data)
+
+
+@pytest.mark.parametrize("values", [[0.5, 0.75, 0.75, 0.5], [0.5, 0.75, 0.25, 0.750000001, 0.25]])
+def test_of_equal_epochs_the_first_one_is_the_best_kept_and_restored(make, data, tmp_path, values):
+    keep = best("eval_accuracy") | last(1)
+    trainer, result = run_with(values, make, data, tmp_path / "run", keep=keep)
+    step = result.steps // len(values) * 2
+    assert result.best("eval_accuracy")["epoch"] == 2
+    assert [bundle.step for bundle in list_bundles(tmp_path / "run" / "bundles")] == [step, result.steps]
+    assert trainer.restore_best().step == step
+    assert best_bundle(tmp_path / "run", "eval_accuracy").step == step
+
+
+@pytest.mark.parametrize("in_new_process", [False, True])
+def test_an_epoch_that_is_better_only_by_rounding_is_not_reported(
+    make, data, tmp_path, capsys, in_new_process
+):
+    values = [0.5, 0.750000001, 0.7, 0.75]
+    trainer, _ = run_with(values, make, data, tmp_path / "run", keep=last(1))
+    if in_new_process:
+        trainer = make(checkpoint_dir=tmp_path / "run", keep=last(1))
+    assert trainer.restore_best("eval_accuracy").metrics["eval_accuracy"] == 0.75
+    assert "not kept" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("in_new_process", [False, True])

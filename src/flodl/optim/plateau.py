@@ -6,6 +6,7 @@ import math
 from typing import Any, Literal, SupportsFloat
 
 from flodl.core import ScheduleError, log
+from flodl.core.best_values import improves
 
 from ._arguments import check_integer, check_number, explained
 from ._torch_habits import OF_PLATEAUS, TorchHabits
@@ -15,9 +16,9 @@ from ._torch_habits import OF_PLATEAUS, TorchHabits
 class PlateauScheduler(TorchHabits):
     """Multiply the learning rate by `factor` after `patience` consecutive observations without a new best.
 
-    Any improvement counts, however small; `min` is the lower bound, and mode="max" is for metrics where
-    higher is better. `torch.optim.lr_scheduler.ReduceLROnPlateau` waits for one observation more than its
-    patience; this schedule does not.
+    Any improvement counts that is more than rounding (a millionth of the value); `min` is the lower bound,
+    and mode="max" is for metrics where higher is better. `torch.optim.lr_scheduler.ReduceLROnPlateau` waits
+    for one observation more than its patience; this schedule does not.
 
     >>> schedule = PlateauScheduler(0.1, patience=3, factor=0.5)
     >>> [schedule.observe(loss) for loss in (1.0, 1.1, 1.2, 1.3)]
@@ -86,8 +87,7 @@ class PlateauScheduler(TorchHabits):
         """
         value = float(metric)
         self._first = value if self._first is None else self._first
-        better = value < self._best if self.mode == "min" else value > self._best
-        if better:
+        if improves(value, self._best, self.mode):
             self._best, self._wait = value, 0
             return self._lr
         self._wait += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from flodl.checkpoint import (
 )
 from flodl.checkpoint.bundles.listing import choose_best, how_to_keep_best
 from flodl.core import CheckpointError, TrainError
+from flodl.core.best_values import best_position, improves
 from flodl.core.metric_modes import Mode, mode_of_metric
 
 from .callbacks.standard import MetricWatcher
@@ -111,9 +111,9 @@ def _better(
     """Return the epoch of the history that is better than a bundle, if any."""
     if damaged_bundles(bundle.path.parent):
         return None  # its save may be one of these, which are reported
-    rows = [row for row in history if isinstance(row.get(name), int | float) and not math.isnan(row[name])]
-    if not rows:
+    rows = [row for row in history if isinstance(row.get(name), int | float)]
+    position = best_position((row[name] for row in rows), mode)
+    if position is None:
         return None
-    sign = 1 if mode == "min" else -1
-    top = min(rows, key=lambda row: sign * row[name])
-    return top if sign * top[name] < sign * bundle.metrics[name] else None
+    top = rows[position]
+    return top if improves(top[name], bundle.metrics[name], mode) else None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from flodl.core import TrainError, log
+from flodl.core.best_values import best_position
 from flodl.core.metric_modes import Mode, guess_note, mode_of_metric
 from flodl.core.paths import suggestion
 from flodl.engine import StepReport
@@ -85,7 +86,8 @@ class FitResult:
         """Return the epoch with the best value of a metric, the first of equal ones; an unknown name raises.
 
         With mode="max", the highest value is the best. By default that holds for a name such as "accuracy" or
-        "eval_f1"; for any other name, the lowest is the best. Without a number in any epoch, it is empty.
+        "eval_f1"; for any other name, the lowest is the best. Values that differ by less than a millionth of
+        their size are equal. Without a number in any epoch, the result is empty.
         """
         if mode not in (None, "min", "max"):
             raise TrainError(f"best: mode={mode!r}. Use 'min' or 'max'.")
@@ -98,7 +100,8 @@ class FitResult:
         if note := guess_note(f"best({metric!r})", self._judged_by(metric), mode):
             log.msg("  %s", note)
         mode = mode or mode_of_metric(self._judged_by(metric))
-        return dict((min if mode == "min" else max)(rows, key=lambda row: row[metric]))
+        position = best_position((row[metric] for row in rows), mode)
+        return dict(rows[position or 0])
 
     def _judged_by(self, metric: str) -> str:
         """Return the name that tells the direction: for a number of one class, that of its metric."""

@@ -21,6 +21,7 @@ from flodl.checkpoint import (
 )
 from flodl.checkpoint.bundles.retention import apply_policy
 from flodl.core import CheckpointError
+from flodl.core.best_values import improves
 
 METRICS = st.fixed_dictionaries({}, optional={"loss": st.floats(), "accuracy": st.floats()})
 HISTORIES = st.dictionaries(st.integers(0, 10**9), METRICS, max_size=12).map(
@@ -59,14 +60,19 @@ def test_last_counts_by_step(saves, n):
 @given(HISTORIES, st.integers(1, 5), st.sampled_from(["min", "max"]))
 def test_no_dropped_save_is_better_than_a_kept_best(saves, n, mode):
     kept, dropped = apply_policy(saves, best("loss", n, mode=mode))
-    sign = 1 if mode == "min" else -1
-    values = [
-        sign * save.metrics["loss"] for save in kept if not math.isnan(save.metrics.get("loss", math.nan))
-    ]
+    values = [save.metrics["loss"] for save in kept if not math.isnan(save.metrics.get("loss", math.nan))]
     assert len(kept) <= n + 1
     for save in dropped:
-        value = sign * save.metrics.get("loss", math.nan)
-        assert math.isnan(value) or sum(other <= value for other in values) >= n
+        value = save.metrics.get("loss", math.nan)
+        assert math.isnan(value) or sum(not improves(value, other, mode) for other in values) >= n
+
+
+@pytest.mark.parametrize("rounding", [0.0, 1e-9])
+def test_of_equal_values_the_first_save_is_the_best(rounding):
+    values = [0.5, 0.75, 0.75 + rounding, 0.75, 0.25]
+    saves = [Bundle(Path(str(step)), step, {"accuracy": value}) for step, value in enumerate(values)]
+    assert steps(keep(saves, best("accuracy"))[0]) == [1, 4]
+    assert steps(keep(saves, best("accuracy", 2))[0]) == [1, 2, 4]
 
 
 def test_policies_have_a_readable_str():

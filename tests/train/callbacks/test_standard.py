@@ -21,6 +21,23 @@ def test_early_stopping_waits_for_an_accuracy_to_rise():
     assert [stopping.is_over(value) for value in (0.1, 0.2, 0.3, 0.25, 0.2)] == [False] * 4 + [True]
 
 
+@pytest.mark.parametrize("callback", [EarlyStopping, ReduceOnPlateau])
+def test_a_mean_that_is_only_rounded_differently_is_not_an_improvement(make, data, callback):
+    # 253 of 300 samples are right, which are not the same in each epoch; a mean of float32 means.
+    values = iter([0.8433333325386, 0.8433333349228, 0.8433333365122, 0.8433333381017, 0.8433333389999])
+
+    def on_evaluate_end(metrics):
+        metrics["accuracy"] = next(values)
+
+    hooks = [on_evaluate_end, callback("eval_accuracy", patience=3, tol=0.0)]
+    result = make(hooks=hooks).fit(data, epochs=5, batch_size=8, eval_data=data)
+    if callback is EarlyStopping:
+        assert len(result.history) == 4
+    else:
+        assert result.history[3]["lr"] < result.history[2]["lr"]
+    assert result.best("eval_accuracy")["epoch"] == 1
+
+
 def test_a_run_says_that_it_waits_for_a_metric_to_rise(make, data, capsys):
     def with_accuracy(model, x, y):
         loss = (model(x) - y).square().mean()

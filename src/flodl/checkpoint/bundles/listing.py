@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flodl.core import CheckpointError, DamagedError, WriteError, log
+from flodl.core.best_values import best_position, improves
 from flodl.core.files import expand_user
 from flodl.core.metric_modes import Mode, mode_of_metric
 from flodl.core.paths import suggestion
@@ -109,15 +110,14 @@ def _report_better(newest: Bundle, chosen: Bundle, metric: str, mode: Mode) -> N
     except CheckpointError:
         return
     history, settings = parts["history"], parts.get("config") or {}
-    sign = 1 if mode == "min" else -1
     known = [(row[metric], row["epoch"]) for row in history if metric in row]
-    measured = [(sign * value, epoch) for value, epoch in known if not math.isnan(value)]
-    best_value, epoch = min(measured, default=(math.inf, 0))
-    if best_value < sign * chosen.metrics[metric]:
+    position = best_position((value for value, _ in known), mode)
+    best_value, epoch = (math.nan, 0) if position is None else known[position]
+    if improves(best_value, chosen.metrics[metric], mode):
         log.warn(
             "the best %s of the run was %g, in epoch %d, whose bundle was not kept. Of those that are left, "
             "%s is the best, with %g. %s",
-            *(metric, sign * best_value, epoch, chosen.path.name, chosen.metrics[metric]),
+            *(metric, best_value, epoch, chosen.path.name, chosen.metrics[metric]),
             how_to_keep_best(
                 metric, keep=str(settings.get("keep")), save_every=settings.get("save_every", 1)
             ),

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from flodl.core import CheckpointError
+from flodl.core.best_values import best_position
 from flodl.core.integers import is_integer
 from flodl.core.metric_modes import Mode, guess_note, mode_of_metric
 from flodl.core.paths import suggestion
@@ -99,9 +100,10 @@ def last(n: int) -> Policy:
 
 @explain_calls(CheckpointCallError, elsewhere=_ELSEWHERE, example="Write best('eval_loss').")
 def best(metric: str, n: int = 1, *, mode: Mode | None = None) -> Policy:
-    """Keep the saves with the best values of a metric, preferring newer ones in a tie; NaN never counts.
+    """Keep the saves with the best values of a metric, the first of equal ones; NaN never counts.
 
-    With mode="max", higher is better. By default that holds for a name such as "eval_accuracy" or "f1".
+    Values that differ by less than a millionth of their size are equal, as for `FitResult.best`. With
+    mode="max", higher is better. By default that holds for a name such as "eval_accuracy" or "f1".
 
     >>> str(best("eval_loss")), str(best("eval_accuracy", 3))
     ("best('eval_loss', 1, mode='min')", "best('eval_accuracy', 3, mode='max')")
@@ -114,11 +116,16 @@ def best(metric: str, n: int = 1, *, mode: Mode | None = None) -> Policy:
     mode = mode_of_metric(metric) if mode is None else mode
     if mode not in ("min", "max"):
         raise CheckpointError(f"best: mode={mode!r}. Use 'min' or 'max'.")
-    sign = 1.0 if mode == "min" else -1.0
 
     def choose(saves: Sequence[Bundle]) -> Sequence[Bundle]:
-        measured = [save for save in saves if not math.isnan(save.metrics.get(metric, math.nan))]
-        return sorted(measured, key=lambda save: (sign * save.metrics[metric], -save.step))[:n]
+        left = sorted(saves, key=lambda save: save.step)
+        chosen: list[Bundle] = []
+        while len(chosen) < n:
+            position = best_position((save.metrics.get(metric, math.nan) for save in left), mode)
+            if position is None:
+                break
+            chosen.append(left.pop(position))
+        return chosen
 
     return Policy(
         f"best({metric!r}, {n}, mode={mode!r})",

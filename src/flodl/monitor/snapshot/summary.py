@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
+from flodl.core.best_values import best_position
 from flodl.core.metric_modes import Mode, mode_of_metric
 
 from ..journal import Entry, Reader
@@ -141,8 +141,8 @@ def _best_and_last(values: Iterable[tuple[Any, Any]], mode: Mode) -> dict[str, A
     """
     listed = list(values)
     finite = [(value, at) for at, value in listed if isinstance(value, (int, float)) and math.isfinite(value)]
-    choose = min if mode == "min" else max
-    best, position = choose(finite, key=itemgetter(0)) if finite else (None, None)
+    first = best_position((value for value, _ in finite), mode)
+    best, position = (None, None) if first is None else finite[first]
     last = listed[-1][1] if listed else None
     found = {"mode": mode, "best": best, "epoch": position, "last": last}
     return {**found, **non_finite.by_name({"last": last})}

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from flodl.core import TrainError
+from flodl.core.best_values import improves
 from flodl.core.integers import is_integer
 from flodl.core.metric_modes import Mode
 from flodl.core.paths import nearest, suggestion
@@ -16,7 +17,7 @@ Added = Literal["never", "maybe", "named"]
 
 
 class Patience:
-    """Count the epochs since the best value; an improvement exceeds `tol`, and NaN is never one.
+    """Count the epochs since the best value; an improvement exceeds `tol` and rounding, and NaN is never one.
 
     >>> patience = Patience("EarlyStopping", 2, "min", 0.0)
     >>> [patience.is_over(value) for value in [1.0, 0.5, 0.6, 0.55]]
@@ -42,9 +43,8 @@ class Patience:
 
     def is_over(self, value: float) -> bool:
         """Add the metric of an epoch, and return whether there was no new best for too long."""
-        sign = 1 if self.mode == "min" else -1
         is_first = self.best is None and not math.isnan(value)
-        if is_first or (self.best is not None and (self.best - value) * sign > self.tol):
+        if is_first or (self.best is not None and improves(value, self.best, self.mode, tol=self.tol)):
             self.best, self.waited = value, 0
         else:
             self.waited += 1

@@ -120,6 +120,8 @@ _ELSEWHERE = {
 class EarlyStopping(MetricWatcher):
     """Stop when a metric has not improved by more than `tol` for `patience` epochs that have it.
 
+    Values that differ by less than a millionth of their size are equal: the mean of the same results, added
+    up in another order, is rounded differently.
     With mode="max", higher is better. By default that holds for a name such as "eval_accuracy" or "f1", and
     the run says so; for any other name, lower is better. A stopped run stays stopped when it is started
     again. A run that starts from the folder of another one counts from scratch.
@@ -171,10 +173,10 @@ class EarlyStopping(MetricWatcher):
 class ReduceOnPlateau(MetricWatcher):
     """Multiply the learning rate by `factor` when a metric has not improved for `patience` epochs.
 
-    As for `EarlyStopping`, a metric improves if it is better than the best so far by more than `tol`: lower
-    or, with mode="max" or a name such as "eval_accuracy", higher. One that gets worse,
-    oscillates or is NaN does not improve. The count starts again after each reduction, and the rate does not
-    go below `least`.
+    As for `EarlyStopping`, a metric improves if it is better than the best so far by more than `tol` and by
+    more than rounding: lower or, with mode="max" or a name such as "eval_accuracy", higher. One that gets
+    worse, oscillates or is NaN does not improve. The count starts again after each reduction, and the rate
+    does not go below `least`.
     """
 
     def __init__(
