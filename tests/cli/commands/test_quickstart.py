@@ -27,8 +27,8 @@ def test_it_trains_saves_and_suggests_what_to_try_next(tmp_path):
     assert lines[0].startswith("Hardware: ")
     assert "1000 for training, 200 for the test" in lines[1]
     first, second = (line for line in lines if line.startswith("epoch "))
-    assert first.startswith("epoch 1/2  loss=")
-    assert "accuracy=0." in first
+    assert first.startswith("epoch 1/2  training loss=")
+    assert "  test accuracy=0." in first
     assert "  ETA " in first
     assert second.startswith("epoch 2/2")
     assert "ETA" not in second
@@ -67,6 +67,28 @@ def test_the_same_seed_gives_the_same_result_and_the_same_checkpoint(tmp_path, c
     model.load_checkpoint(one["files"]["checkpoint"])
     _, values = quickstart_example.loss_and_accuracy(model.eval(), *test)
     assert float(values["accuracy"]) == pytest.approx(one["accuracy"])
+
+
+@pytest.mark.slow
+def test_earlier_results_are_kept_in_the_default_folder_and_replaced_in_a_chosen_one(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    arguments = ["quickstart", "--epochs", "1", "--images", "60"]
+    assert main(arguments) == 0
+    assert "for 1 epoch.\n" in capsys.readouterr().out
+    first = (tmp_path / "runs/quickstart/model.fdl").read_bytes()
+    assert main([*arguments, "--seed", "1"]) == 0
+    second = capsys.readouterr().out
+    assert second.startswith(
+        "The results are saved in runs/quickstart-2, because runs/quickstart has those of"
+    )
+    assert "runs/quickstart-2/model.fdl" in second
+    assert (tmp_path / "runs/quickstart/model.fdl").read_bytes() == first
+    assert main([*arguments, "--seed", "2", "--out", "runs/quickstart"]) == 0
+    assert "The results of an earlier run in runs/quickstart are replaced.\n" in capsys.readouterr().out
+    assert (tmp_path / "runs/quickstart/model.fdl").read_bytes() != first
+    assert not (tmp_path / "runs/quickstart-3").exists()
 
 
 @pytest.mark.slow

@@ -7,15 +7,17 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from flodl.cli.options import GivenPath, output_options
 from flodl.core import log
 from flodl.core.errors import SetupError
-from flodl.core.formats import format_count, format_duration, format_metric
+from flodl.core.formats import counted, format_count, format_duration, format_metric
 
 if TYPE_CHECKING:
     import torch
@@ -29,11 +31,20 @@ if TYPE_CHECKING:
 @click.option(
     "--seed", type=click.IntRange(0, 2**32 - 1), default=0, help="The same seed gives the same result."
 )
-@click.option("--out", type=GivenPath(), default="runs/quickstart", help="Folder for the results.")
+@click.option(
+    "--out",
+    type=GivenPath(),
+    default="runs/quickstart",
+    help="Folder for the results. Without this option, a folder with earlier results is kept, and the new "
+    "one is numbered: runs/quickstart-2.",
+)
 @click.option("--monitor", "live", is_flag=True, help="Show the training on a live page.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object; progress goes to stderr.")
 @output_options
-def command(epochs: int, images: int, seed: int, out: Path, live: bool, as_json: bool) -> None:
+@click.pass_context
+def command(
+    ctx: click.Context, epochs: int, images: int, seed: int, out: Path, live: bool, as_json: bool
+) -> None:
     """Train a small model on generated digits in less than a minute.
 
     Nothing is downloaded. The model is built with FlowBuilder; its picture, its checkpoint and a page
@@ -45,6 +56,12 @@ def command(epochs: int, images: int, seed: int, out: Path, live: bool, as_json:
         if log.enabled(log.Verbosity.NORMAL):
             click.echo(line, err=as_json)  # with --json, standard output contains only the object
 
+    if ctx.get_parameter_source("out") is ParameterSource.DEFAULT:
+        usual, out = out, _free_folder(out)
+        if out != usual:
+            echo(f"The results are saved in {out}, because {usual} has those of an earlier run.")
+    elif _has_results(out):
+        echo(f"The results of an earlier run in {out} are replaced.")
     _make_folder(out)
     model, sample = _train(epochs, images, seed, out, echo, live)
     files = _save(model, sample, out)
@@ -81,7 +98,9 @@ def _train(
     echo(f"Drew {images} digits: {len(training[1])} for training, {len(test[1])} for the test.")
     model = build_model()
     size = format_count(sum(parameter.numel() for parameter in model.parameters()))
-    echo(f"Training a model with {size} parameters, built with FlowBuilder, for {epochs} epochs.\n")
+    echo(
+        f"Training a model with {size} parameters, built with FlowBuilder, for {counted(epochs, 'epoch')}.\n"
+    )
     if not (out / "bundles").is_dir():
         (out / "journal.jsonl").unlink(missing_ok=True)
         shutil.rmtree(out / "journal.index", ignore_errors=True)
@@ -114,7 +133,7 @@ class _EpochLines:
 
     def on_epoch_end(self, trainer: Trainer, epoch: int, metrics: dict[str, float]) -> None:
         seconds, self._last = time.monotonic() - self._last, time.monotonic()
-        shown = {"loss": metrics["loss"], "accuracy": metrics["eval_accuracy"]}
+        shown = {"training loss": metrics["loss"], "test accuracy": metrics["eval_accuracy"]}
         metrics_text = "  ".join(f"{name}={format_metric(value)}" for name, value in shown.items())
         left = self._epochs - epoch - 1
         eta = f"  ETA {format_duration(seconds * left)}" if left else ""
@@ -162,6 +181,17 @@ def _hardware() -> str:
     if torch.cuda.is_available():
         return f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}"
     return f"CPU with {os.cpu_count()} cores, PyTorch {torch.__version__}"
+
+
+def _has_results(out: Path) -> bool:
+    """Return whether a folder has the results of a run that was not interrupted."""
+    return (out / "model.fdl").exists() and not (out / "bundles").is_dir()
+
+
+def _free_folder(out: Path) -> Path:
+    """Return a folder without results: this one, or the first numbered one that has none."""
+    numbered = (out.with_name(f"{out.name}-{number}") for number in count(2))
+    return next(folder for folder in chain([out], numbered) if not _has_results(folder))
 
 
 def _make_folder(out: Path) -> None:
