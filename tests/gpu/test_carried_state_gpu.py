@@ -189,7 +189,7 @@ def test_they_match_eager_whatever_happens_in_between(tier: str) -> None:
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.__name__)
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_a_captured_step_matches_eager_after(event: Callable[[Run], None], accumulate: int) -> None:
+def test_a_captured_step_matches_eager_after_an_event(event: Callable[[Run], None], accumulate: int) -> None:
     assert_like_eager("captured", [event], num_steps=120, accumulate=accumulate)
 
 

@@ -67,7 +67,7 @@ def test_a_trial_needs_little_more_memory_than_eager(tier: str) -> None:
     assert kept <= 1.3 * eager
 
 
-def test_large_states_are_copied_to_the_host_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_states_are_copied_to_the_host_with_their_strides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copies, "MAX_DEVICE_BYTES", 0)
     state = {
         "matrix": torch.randn(64, 32, device="cuda"),
@@ -110,11 +110,13 @@ def test_a_step_that_fills_most_of_the_device_is_promoted_twice() -> None:
     step = TrainStep(
         model, torch.optim.AdamW(model.parameters(), lr=1e-4), lambda model, x: model(x).square().mean()
     )
+    gc.collect()
+    torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info()
+    if free < 0.95 * total:
+        pytest.skip("other tests or processes use the device")
     # Each GELU keeps its input: 13 matrices of 4096 columns, and some for the backward.
     x = torch.randn(int(0.75 * total / (16 * 4 * 4096)), 256, device="cuda")
-    if free < 0.95 * total:
-        pytest.skip("other processes use the device")
     seen = []
     ends_s = time.monotonic() + 120
     while step.tier != "compiled" and time.monotonic() < ends_s:

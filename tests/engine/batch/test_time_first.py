@@ -55,8 +55,9 @@ def test_ragged_time_first_batches_are_a_warning_once_their_means_are_read(capsy
         (Recurrent(transposed=True), [(7, 16), (7, 2)], False),
         (nn.Linear(3, 1), [(7, 16), (7, 2)], False),
     ],
+    ids=["given", "same samples", "batch first", "transposed", "not recurrent"],
 )
-def test_batches_of_padded_sequences_and_given_numbers_are_not_a_warning(
+def test_other_batches_and_given_numbers_of_samples_are_not_a_warning(
     model, shapes, is_given, capsys
 ) -> None:
     step = run(model, shapes, is_given=is_given, accumulate=2)

@@ -80,6 +80,6 @@ def test_a_number_that_changes_in_every_step_is_found(recordings) -> None:
     assert "differs from eager" in step.report().reason
 
 
-def test_a_step_without_one_is_accepted(recordings) -> None:
+def test_a_step_without_such_a_number_is_accepted(recordings) -> None:
     step = trained(lambda model, x: model(x).square().mean())
     assert step.tier == "compiled", step.report()

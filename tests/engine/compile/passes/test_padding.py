@@ -62,7 +62,7 @@ def test_other_matmuls_are_left_alone(shape: tuple[int, int], dtype: torch.dtype
     assert pads(changed(program, matrix(8, 16, dtype=dtype), matrix(*shape, dtype=dtype))) == 0
 
 
-def test_rows_that_are_not_contiguous_are_left_alone() -> None:
+def test_a_number_of_rows_that_is_not_a_multiple_is_left_alone() -> None:
     """A batch of 1,027 rows costs nothing: its rows are aligned."""
 
     def program(x: Tensor, weight: Tensor) -> tuple[Tensor]:
