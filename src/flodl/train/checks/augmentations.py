@@ -52,7 +52,16 @@ def as_recorded(augment: Any) -> TrainingInputs | None:
     mean, std = map(json.loads, found.groups())
     channels = len(mean)
     statistics = torch.tensor([[0.0] * channels, [1.0] * channels]).double()
-    inputs = Inputs(None, (1, channels, 1, 1), True, statistics, -1.0, 1.0, 0.5, True)
+    inputs = Inputs(
+        of=None,
+        shape=(1, channels, 1, 1),
+        is_float=True,
+        statistics=statistics,
+        low=-1.0,
+        high=1.0,
+        negative=0.5,
+        has_many_values=True,
+    )
     return TrainingInputs(Normalize(mean, std), inputs)
 
 

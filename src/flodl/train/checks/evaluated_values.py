@@ -28,12 +28,11 @@ def evaluate_once(run: Run, read: Callable[[], Batches]) -> dict[str, float]:
     first: list[Any] = []
 
     def read_and_look() -> Iterator[tuple[Any, int | None]]:
-        is_first = True
-        for batch, samples in read():
-            if is_first:
-                is_first = False
+        for number, (batch, samples) in enumerate(read()):
+            if number == 0:
                 compare_inputs(run, batch, call="trainer.evaluate({})")
-                first.extend(() if is_judged or first else (batch,))
+                if not is_judged and not first:
+                    first.append(batch)
             yield batch, samples
 
     values = run.evaluator(read_and_look)

@@ -58,14 +58,14 @@ def inputs_of(batch: Any, of: int | str | None) -> Inputs | None:
     statistics = torch.stack([mean.double(), variance.double().sqrt()]).cpu()
     low, high = torch.aminmax(values)
     return Inputs(
-        of,
-        tuple(tensor.shape),
-        not is_bytes,
-        statistics,
-        float(low),
-        float(high),
-        float((values < 0).float().mean()),
-        len(set(values.flatten()[:_NUM_COUNTED].tolist())) > MANY_VALUES,
+        of=of,
+        shape=tuple(tensor.shape),
+        is_float=not is_bytes,
+        statistics=statistics,
+        low=float(low),
+        high=float(high),
+        negative=float((values < 0).float().mean()),
+        has_many_values=len(set(values.flatten()[:_NUM_COUNTED].tolist())) > MANY_VALUES,
     )
 
 
