@@ -35,7 +35,7 @@ from .evaluation.broadcasts import broadcast_metrics
 from .evaluation.evaluator import as_arguments
 from .evaluation.names import SKIPPED, check_names, check_number
 from .evaluation.pieces import compare_pieces
-from .ranks.notes import recording
+from .ranks.notes import records_on_ranks
 from .run import Run
 from .saving.bundle import collect_parts
 from .saving.plain_state import PlainState
@@ -139,7 +139,7 @@ def _trained_names(run: Run, batch: Any) -> tuple[set[str] | None, dict[str, Ten
         run.reports.warn(warning)
     num_records, metrics = recorded(session.model)
     if session.settings.devices and metrics and num_records != records:
-        run.reports.warn(recording(metrics))
+        run.reports.warn(records_on_ranks(metrics))
     skipped = {SKIPPED} if session.settings.nan == "skip" else set()
     return {"loss", "lr", *skipped, *values}, values
 

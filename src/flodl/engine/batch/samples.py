@@ -68,7 +68,8 @@ def ambiguous_samples(lengths: Sequence[int]) -> str:
 def time_steps_of(batch: tuple[Any, ...]) -> tuple[int, int] | None:
     """Return the time steps and samples of a batch whose first tensor is certainly [time, batch, …].
 
-    Its second dimension is then the number of rows of all others. A single one of floats may be weights.
+    Its second dimension is then the number of rows of all others. A single other one that has floats may be
+    weights.
 
     >>> import torch
     >>> lengths = torch.zeros(4, dtype=torch.int64)
@@ -87,7 +88,7 @@ def time_steps_of(batch: tuple[Any, ...]) -> tuple[int, int] | None:
 def varying_samples(before: tuple[int, int], now: tuple[int, int]) -> str:
     """Return a warning about batches that count as many samples as they have time steps.
 
-    Each is a number of time steps and one of samples.
+    Both are the time steps and the samples of a batch.
 
     >>> varying_samples((7, 4), (9, 4))[:66]
     'a batch counts as 9 samples, the rows of its first tensor, and an '

@@ -13,7 +13,7 @@ from .tree import leaves_of
 
 @contextmanager
 def recurrent_inputs(model: nn.Module) -> Iterator[set[tuple[int, int]]]:
-    """Yield a set that collects the time steps and samples of what recurrent modules get, time first.
+    """Yield a set that collects the time steps and samples of the inputs of time-first recurrent modules.
 
     >>> import torch
     >>> gru = nn.GRU(3, 4)
@@ -24,16 +24,16 @@ def recurrent_inputs(model: nn.Module) -> Iterator[set[tuple[int, int]]]:
     """
     found: set[tuple[int, int]] = set()
 
-    def look(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def collect(module: nn.Module, inputs: tuple[Any, ...]) -> None:
         first = inputs[0] if inputs else None
         if isinstance(first, Tensor) and first.ndim == 3:
             found.add((first.shape[0], first.shape[1]))
 
     modules = [*model.modules()]
-    # A module that the user has compiled would be compiled again once its hooks change.
+    # A new hook would make torch recompile a module that the user has compiled.
     is_compiled = any(hasattr(one, "_orig_mod") or one._compiled_call_impl is not None for one in modules)
     recurrent = [one for one in modules if isinstance(one, nn.RNNBase) and not one.batch_first]
-    hooks = [] if is_compiled else [one.register_forward_pre_hook(look) for one in recurrent]
+    hooks = [] if is_compiled else [one.register_forward_pre_hook(collect) for one in recurrent]
     try:
         yield found
     finally:

@@ -1,4 +1,4 @@
-"""The fast path of a recorded step: a replay after few checks; in most steps, the host does nothing else."""
+"""The fast path of a recorded step: a replay after a few checks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def fast_lane(
         for holder, values in shown:
             if holder.values is not values:
                 return None
-        # Nor may anyone have reset, loaded or continued what is carried.
+        # And nothing else has reset, loaded or continued what is carried.
         for carrier, carried in fed_back:
             if carrier.carried is not carried:
                 return None

@@ -11,8 +11,8 @@ _LEVELS = ("debug", "info", "warning", "warn", "error", "critical", "exception",
 class LogMethods(set[Any]):
     """The set of all methods of loggers that write a message.
 
-    Libraries add methods of their own, such as `warning_once` in transformers. The set looks empty when it is
-    listed, since torch writes its settings as JSON.
+    Libraries add methods of their own, such as `warning_once` in transformers. The set is empty when it is
+    iterated, so that torch can write its settings as JSON.
 
     >>> methods = LogMethods()
     >>> logging.getLogger().info in methods, logging.getLogger().isEnabledFor in methods, print in methods

@@ -103,9 +103,9 @@ class Snapshot:
         ]
 
     def first_difference_now(self, body: StepBody, *, updated: bool = True) -> str | None:
-        """Name the first tensor that differs at present, and by how much.
+        """Name the first tensor that differs from the present state, and by how much.
 
-        If the step has not been `updated` since, or only since, leave out what an update changes.
+        Without `updated`, leave out what an update changes: only one of the two states is from after it.
         """
         now = compared_state(body)
         for name, saved in self.tensors.items():
@@ -152,7 +152,7 @@ def live_state(body: StepBody) -> dict[str, Tensor]:
 
 
 def compared_state(body: StepBody) -> dict[str, Tensor]:
-    """Return the same tensors and the values that graphs carry, by name."""
+    """Return the tensors of `live_state` and the values that graphs carry, by name."""
     carried = body.undo.carried
     return live_state(body) | ({} if carried is None else carried.named_tensors())
 

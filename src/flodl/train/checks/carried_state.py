@@ -1,4 +1,4 @@
-"""Rows in an order that does not fit a graph which carries values from one batch to the next."""
+"""Batches whose rows do not continue those before, for a graph that carries values from batch to batch."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from ..session import Session
 def unrelated_state(session: Session, batch: tuple[Any, ...]) -> str:
     """Return a warning if values carried by a graph pass between unrelated rows, or "".
 
-    Shuffling puts such rows together, and so do several devices that each train some of the batches.
-
-    A step function that resets the state in each batch carries nothing.
+    Shuffling puts such rows together, and so do several devices that each train some of the batches. A step
+    function that resets the state in each batch carries nothing.
     """
     loader = session.loader
     if loader is None or not _has_carried_state(session.model):

@@ -1,4 +1,4 @@
-"""Inputs of training and evaluation on different scales, where no `Normalize` tells which."""
+"""Inputs of training and evaluation on different scales, where neither loader has a `Normalize`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from .inputs import Inputs
 # Fewer values, or rows of a table, may look different by chance.
 NUM_VALUES = 256
 NUM_ROWS = 16
-# The smallest value, and the part of values below 0, from which inputs are centered.
+# Inputs are centered if their smallest value is at most LOW, and at least this fraction is below 0.
 LOW, NEGATIVE = -0.3, 0.1
-# How close the ends of the values come to those of a scale.
+# How close the smallest and the largest value come to the ends of a scale.
 CLOSE = 0.02
 # A mean or standard deviation this large is far from that of a standardized column.
 FAR = 10.0
 
 
 def on_other_scales(trained: Inputs | None, evaluated: Inputs | None) -> Iterator[str]:
-    """Yield a warning if only one of training and evaluation is normalized, or one is up to 1, one to 255.
+    """Yield a warning if only training or only evaluation is normalized, or one is up to 1, one up to 255.
 
     Both have the same distribution in nearly every program, so only differences that no split of one dataset
     has are reported.
@@ -31,9 +31,9 @@ def on_other_scales(trained: Inputs | None, evaluated: Inputs | None) -> Iterato
             f"the training images have values from 0 to {scales[0]} and the evaluation images from 0 to "
             f"{scales[1]}. Divide those up to 255 by 255."
         )
-    elif _is_normalized_beside(trained, evaluated):
+    elif _only_first_is_normalized(trained, evaluated):
         yield _text("training", trained, "evaluation", evaluated)
-    elif _is_normalized_beside(evaluated, trained):
+    elif _only_first_is_normalized(evaluated, trained):
         yield _text("evaluation", evaluated, "training", trained)
 
 
@@ -52,7 +52,7 @@ def _scale(inputs: Inputs) -> int:
     return 1 if 0 < inputs.high <= 1 else 255 if inputs.high > 100 else 0
 
 
-def _is_normalized_beside(ours: Inputs, theirs: Inputs) -> bool:
+def _only_first_is_normalized(ours: Inputs, theirs: Inputs) -> bool:
     """Return whether inputs are normalized, and others certainly are not."""
     if len(ours.shape) != len(theirs.shape) or ours.shape[1] != theirs.shape[1]:
         return False

@@ -118,10 +118,10 @@ def state_outside_model(model: nn.Module, step_fn: Callable[..., Any]) -> Iterat
         )
 
 
-def recording(metrics: Sequence[str]) -> str:
+def records_on_ranks(metrics: Sequence[str]) -> str:
     """Return a warning about metrics that the step function records in a graph, which ranks do not send.
 
-    >>> recording(["mine"])[:70]
+    >>> records_on_ranks(["mine"])[:70]
     "the step function records 'mine' in the graph. Devices train in proces"
     """
     first = metrics[0]

@@ -49,7 +49,7 @@ class WeightGradientsInFloat32(CustomGraphPass):
 
 
 def _from_matmul(cast: Node) -> list[Node] | None:
-    """Return the matmul of a weight gradient and the views up to its cast; None if this is none."""
+    """Return the matmul of a weight gradient and the views up to its cast; None if it is something else."""
     if cast.args[1] is not torch.float32 or not fx.is_cuda(cast):
         return None
     chain: list[Node] = []
@@ -66,7 +66,7 @@ def _from_matmul(cast: Node) -> list[Node] | None:
 
 
 def _is_transposed(matrix: Node) -> bool:
-    """Return whether a matrix is transposed, by the program or by the one whose result it is."""
+    """Return whether a matrix is transposed, in this program or in the one that computed it."""
     if is_transposed(matrix):
         return True
     value = matrix.meta["val"]
@@ -75,9 +75,10 @@ def _is_transposed(matrix: Node) -> bool:
 
 def _is_result(cast: Node) -> bool:
     """Return whether a value, or a view of it, is a result of the program and nothing else."""
-    return all(
+    is_read = bool(cast.users)
+    return is_read and all(
         user.op == "output" or (user.target in _VIEWS and _is_result(user)) for user in cast.users
-    ) and bool(cast.users)
+    )
 
 
 def _write_float32(graph: Graph, cast: Node, chain: list[Node]) -> None:
