@@ -30,7 +30,8 @@ from .faults.nan_evaluation import nan_evaluation
 from .faults.skipped import num_skipped_in_epoch, skipped_alert
 from .learning_rate import followed_loss, forget_best, learning_rate, optimizer_settings, reset_schedule
 from .limit import check_limit
-from .run import Run, Stage
+from .progress import Stage
+from .run import Run
 
 MAX_EMPTY_EPOCHS = 1000
 

@@ -15,8 +15,9 @@ from .callbacks.standard import EarlyStopping
 from .evaluation.modes import modes_of
 from .learning_rate import group_ratios, optimizer_settings
 from .limit import check_same_limit
+from .progress import Stage
 from .ranks.coverage import check_ranges
-from .run import Run, Stage
+from .run import Run
 from .saving.bundle import load_parts
 from .saving.changed_record import changed_data
 from .saving.check import check_saved_run

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from enum import IntEnum
 from os import PathLike
 from typing import Any, NoReturn
 from weakref import ReferenceType
@@ -36,9 +34,8 @@ from .callbacks.watched import (
     notes_of,
     without_evaluation,
 )
-from .checks.augmentations import TrainingInputs
 from .checks.start import warnings_at_start
-from .checks.trained_before import EarlierRun, earlier_run, note_of, remember_training
+from .checks.trained_before import earlier_run, note_of, remember_training
 from .evaluation.batch_values import BatchValues
 from .evaluation.evaluator import Evaluator
 from .evaluation.modes import preserve_modes
@@ -46,7 +43,7 @@ from .faults.rollback import NonFinitePolicy
 from .faults.signals import StopRequest
 from .learning_rate import follows_loss
 from .limit import check_limit
-from .ranks.report import RanksReport
+from .progress import Progress, Stage
 from .record.recorder import UNKNOWN, Recorder
 from .reporting import Reports
 from .result import FitResult
@@ -58,47 +55,6 @@ from .session import Session
 from .step_metrics import step_metrics
 
 CHECK_EVERY = 1024
-
-
-class Stage(IntEnum):
-    """How far the start of a run has come."""
-
-    CLOSED = 0
-    OPEN = 1
-    # `on_start` was called: nothing that was saved speaks against this start.
-    STARTED = 2
-    # The start is recorded in the folder and the journal, and training begins.
-    BEGUN = 3
-
-
-@dataclass
-class Progress:
-    """The epochs of a run, their limit, and whether the dry pass was done; the batches of the current epoch
-    where known; the epochs asked for after a stop; the evaluation data of `fit`; the
-    differences from the saved run that are not reported yet; what several devices did; the last batch and its
-    loss, until `on_step_end` receives them; the epochs of the graph when the last one ended."""
-
-    total_epochs: int | None = None
-    limit: int | None = None
-    is_checked: bool = False
-    num_batches: int | None = None
-    num_empty_epochs: int = 0
-    eval_data: Any = UNKNOWN
-    differences: list[str] = field(default_factory=list)
-    ranks: RanksReport | None = None
-    graph_epochs: int | None = None
-    last_batch: tuple[Any, Tensor] | None = None
-    # A loader over an iterator, whose epoch was ended by a limit.
-    cut_loader: Loader | None = None
-    # Integers among the named values that were 0 in the first batch, and may be counts.
-    undecided: tuple[str, ...] = ()
-    # The run of another trainer that left the model as this one finds it.
-    earlier: EarlierRun | None = None
-    # What the inputs of the training look like, and the last evaluation loader that was compared with them.
-    inputs: TrainingInputs | None = None
-    compared: ReferenceType[Loader] | None = None
-    # The results of the last evaluation for each class, and matrices.
-    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 class Run:
