@@ -17,6 +17,7 @@ import re
 import statistics
 import subprocess
 import sys
+from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -34,16 +35,14 @@ LAST, EVERY = 200, 20
 
 def tokens() -> Tensor:
     """Return the text as word numbers, the most frequent words first."""
-    roots = [os.environ.get("FLODL_DATA", ""), str(Path(__file__).resolve().parents[2] / "shared" / "data")]
-    paths = [Path(root) / "tinyshakespeare" / "input.txt" for root in roots if root]
-    path = next((path for path in paths if path.exists()), None)
-    if path is None:
-        raise SystemExit(f"tinyshakespeare/input.txt is in none of {roots}. Set FLODL_DATA to its folder.")
+    root = Path(os.environ.get("FLODL_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+    path = root / "tinyshakespeare" / "input.txt"
+    if not path.exists():
+        raise SystemExit(
+            f"{path} does not exist. Set FLODL_DATA to the folder that contains tinyshakespeare."
+        )
     words = re.findall(r"\w+|[^\w\s]|\n", path.read_text())
-    counts: dict[str, int] = {}
-    for word in words:
-        counts[word] = counts.get(word, 0) + 1
-    numbers = {word: at for at, word in enumerate(sorted(counts, key=lambda word: -counts[word]))}
+    numbers = {word: at for at, (word, _) in enumerate(Counter(words).most_common())}
     return torch.tensor([numbers[word] for word in words])
 
 
@@ -52,14 +51,13 @@ def train(side: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     device = torch.device(options.device)
-    text = tokens()
+    text = tokens().to(device)
     torch.manual_seed(seed)
     small = {"n_embd": 32, "n_layer": 1, "n_head": 2} if options.quick else {}
     length = 32 if options.quick else LENGTH
     model = GPT2LMHeadModel(GPT2Config(**small)).to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, fused=device.type == "cuda")
     source = torch.Generator().manual_seed(seed)
-    text = text.to(device)
     step = eager_step(model, optimizer) if side == "torch eager" else flodl_step(model, optimizer)
     losses: list[Tensor] = []
     for number in range(options.steps):
