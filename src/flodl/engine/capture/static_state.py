@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from flodl.observe import CarriedValues, mark_overwritten
 
 from ..batch.tree import refill
 from ..errors import NotCapturable
-from ..program.carried import Carried, copied
+from ..program.carried import Carried, copied, tensors_in
 from ..program.undo import ForwardUndo
 
 
@@ -39,7 +38,7 @@ class StaticState:
                 f"a carried value is on {elsewhere[0]}, and the model on {device}; carry it on the device"
             )
         shown: list[tuple[Any, ...]] = [copied(holder.carried) for holder in self._holders]
-        self._tensors = _tensors(shown)
+        self._tensors = tensors_in(shown)
         self._start = [copied(values) for values in shown]
         for one in self._tensors:
             mark_overwritten(one)
@@ -54,13 +53,13 @@ class StaticState:
     def keep_start(self, *, opens: bool) -> None:
         """Keep the values at the start of a window, as part of the recording, for a skipped update."""
         if opens:
-            refill(_tensors(self._start), self._tensors)
+            refill(tensors_in(self._start), self._tensors)
         self._refer_to_start([holder.carried for holder in self._holders])
 
     def feed_back(self) -> None:
         """Write the new values to the static tensors, as the end of the recording."""
         self.check()
-        _write(self._tensors, _tensors(holder.carried for holder in self._holders))
+        _write(self._tensors, tensors_in([holder.carried for holder in self._holders]))
         self.show()
 
     def check(self) -> None:
@@ -76,7 +75,7 @@ class StaticState:
         """Copy values that were set since the last replay into the static tensors."""
         for holder, shown in self.pairs:
             if holder.carried is not shown:
-                _write(self._tensors, _tensors(one.carried for one in self._holders))
+                _write(self._tensors, tensors_in([one.carried for one in self._holders]))
                 return
 
     def show(self, *, starts: bool = False) -> None:
@@ -114,11 +113,6 @@ def _write(targets: list[Tensor], values: list[Tensor]) -> None:
 
 def _is_same(one: Tensor, other: Tensor) -> bool:
     return one is other or (one.data_ptr() == other.data_ptr() and one.stride() == other.stride())
-
-
-def _tensors(trees: Any) -> list[Tensor]:
-    leaves = chain.from_iterable(map(pytree.tree_leaves, trees))
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 
 def _shapes(values: Any) -> tuple[list[Any], Any]:

@@ -75,7 +75,7 @@ class Carried:
     def tensors(self) -> Iterator[Tensor]:
         """Yield the tensors that are carried now."""
         for holder in self.holders:
-            yield from (leaf for leaf in pytree.tree_leaves(holder.carried) if isinstance(leaf, Tensor))
+            yield from tensors_in(holder.carried)
 
     def named_tensors(self) -> dict[str, Tensor]:
         """Return the same tensors without their autograd history, by name."""
@@ -85,6 +85,11 @@ class Carried:
         """Replace the carried values by copies with the strides that a recording reads."""
         for holder in self.holders:
             holder.carried = copied(holder.carried)
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """Return the tensors in a nested value."""
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 def copied(value: Any) -> Any:
