@@ -129,7 +129,7 @@ def schedule_ends_early(schedule: Any, *, per_epoch: int, epochs: int) -> str:
     rest = [schedule.lr(step) for step in _spread(per_epoch // 2, total)]
     is_constant = max(rest) == min(rest) and rest[0] < highest / 2
     if not is_constant and max(rest) > highest * NEGLIGIBLE:
-        return _ends_before_half(schedule, per_epoch=per_epoch, epochs=epochs)
+        return _decays_early(schedule, per_epoch=per_epoch, epochs=epochs)
     return (
         f"the schedule counts updates, and an epoch has {per_epoch}: within the first half of the first of "
         f"{epochs} epochs, the learning rate falls from {highest:g} to {rest[0]:g} "
@@ -223,8 +223,11 @@ def _lengths(schedule: Any) -> list[int]:
     return [schedule.total] if isinstance(schedule, CosineScheduler | OneCycleLR) else []
 
 
-def _ends_before_half(schedule: StepSchedule, *, per_epoch: int, epochs: int) -> str:
-    """Return a warning if the rate is negligible, or a smooth decay is over, for more than half of a run."""
+def _decays_early(schedule: StepSchedule, *, per_epoch: int, epochs: int) -> str:
+    """Return a warning if the rate is negligible, or a smooth decay is over, for more than half of a run.
+
+    The same holds for a tiny rate in most of it, and for milestones that would all fit into its epochs.
+    """
     total = per_epoch * epochs
     earlier = [schedule.lr(step) for step in _spread(0, total // 2)]
     rest = [schedule.lr(step) for step in _spread(total // 2 - 1, total)]
