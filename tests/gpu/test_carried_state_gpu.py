@@ -158,19 +158,25 @@ def trained(tier: str, events: list[Callable[[Run], None]], num_steps: int = 200
     return run
 
 
+def assert_same(
+    run: Run, wanted: Run, *, rtol: float = 0.0, atol: float = 0.0, equal_nan: bool = False
+) -> None:
+    """Compare everything that two runs have found, by default exactly."""
+    assert len(run.found) == len(wanted.found)
+    for number, (mine, theirs) in enumerate(zip(run.found, wanted.found)):
+        assert len(mine) == len(theirs), number
+        for index, (found, value) in enumerate(zip(mine, theirs)):
+            where = f"value {index} at {number}"
+            torch.testing.assert_close(found, value, rtol=rtol, atol=atol, equal_nan=equal_nan, msg=where)
+
+
 def assert_like_eager(tier: str, events: list[Callable[[Run], None]], **settings) -> Run:
     run = trained(tier, events, **settings)
     assert run.step.tier == tier, run.step.report()
     assert run.step.report().captures > 0
     wanted = trained("eager", events, **settings)
-    exact = {"rtol": 0.0, "atol": 0.0} if tier == "captured" else {"rtol": 2e-3, "atol": 2e-4}
-    assert len(run.found) == len(wanted.found)
-    for number, (mine, theirs) in enumerate(zip(run.found, wanted.found)):
-        assert len(mine) == len(theirs), number
-        for index, (found, value) in enumerate(zip(mine, theirs)):
-            torch.testing.assert_close(
-                found, value, equal_nan=True, msg=f"value {index} at {number}", **exact
-            )
+    tolerance = {} if tier == "captured" else {"rtol": 2e-3, "atol": 2e-4}
+    assert_same(run, wanted, equal_nan=True, **tolerance)
     return run
 
 
@@ -201,10 +207,8 @@ def test_windows_of_two_micro_batches_match_eager_compiled() -> None:
 def test_mixed_precision_matches_eager(tier: str) -> None:
     run, wanted = (trained(one, [reset, evaluate], precision="bf16") for one in (tier, "eager"))
     assert run.step.tier == tier, run.step.report()
-    for mine, theirs in zip(run.found, wanted.found, strict=True):
-        for found, value in zip(mine, theirs, strict=True):
-            tolerance = 0.0 if tier == "captured" else 0.1
-            torch.testing.assert_close(found, value, rtol=tolerance, atol=tolerance)
+    tolerance = 0.0 if tier == "captured" else 0.1
+    assert_same(run, wanted, rtol=tolerance, atol=tolerance)
 
 
 def test_an_optimizer_that_cannot_be_recorded_matches_eager() -> None:
@@ -225,9 +229,7 @@ def test_an_optimizer_that_cannot_be_recorded_matches_eager() -> None:
 
     run, wanted = run_with("captured"), run_with("eager")
     assert run.step.tier == "captured", run.step.report()
-    for mine, theirs in zip(run.found, wanted.found, strict=True):
-        for found, value in zip(mine, theirs, strict=True):
-            torch.testing.assert_close(found, value, rtol=0.0, atol=0.0, equal_nan=True)
+    assert_same(run, wanted, equal_nan=True)
 
 
 def test_a_tag_that_is_the_value_of_the_previous_call_matches_eager() -> None:
@@ -272,6 +274,4 @@ def test_two_batch_sizes_are_both_recorded() -> None:
 
     run, wanted = alternating("captured"), alternating("eager")
     assert run.step.report().captures >= 2, run.step.report()
-    for mine, theirs in zip(run.found, wanted.found, strict=True):
-        for found, value in zip(mine, theirs, strict=True):
-            assert torch.equal(found, value)
+    assert_same(run, wanted)
