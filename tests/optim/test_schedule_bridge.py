@@ -390,3 +390,47 @@ def test_a_scheduler_of_torch_is_rejected_with_the_schedule_to_use(as_class):
 def test_a_schedule_and_an_optimizer_in_the_wrong_order_are_an_error():
     with pytest.raises(ScheduleError, match=r"apply got SGD, an optimizer, .* apply\(schedule, optimizer\)"):
         apply(_optimizer(0.1), lambda step: 0.1)
+
+
+@pytest.mark.parametrize(
+    ("rates", "schedule"),
+    [
+        ([0.05], CosineScheduler(0.1, 0.0, 10)),
+        ([0.2], WarmupScheduler(CosineScheduler(0.1, 0.0, 10), target=0.1, warm=5)),
+        ([0.2], PlateauScheduler(0.1, 1, 0.5)),
+    ],
+)
+def test_a_rate_that_the_schedule_replaces_is_noted(rates, schedule):
+    note = apply(schedule, _optimizer(*rates)).note
+    assert note == (
+        f"the schedule sets the learning rate, up to 0.1; the lr={rates[0]:g} of the SGD is not used"
+    )
+
+
+def test_the_ratios_of_groups_are_used_even_if_their_rates_are_not():
+    note = apply(CosineScheduler(0.1, 0.0, 10), _optimizer(0.05, 0.005)).note
+    assert note.endswith("the lr=0.05 of the SGD is not used, only the ratios of its groups")
+
+
+@pytest.mark.parametrize(
+    ("rates", "schedule"),
+    [
+        ([0.1], CosineScheduler(0.1, 0.0, 10)),
+        ([0.1], WarmupScheduler(CosineScheduler(0.1, 0.0, 10), target=0.1, warm=5)),
+        ([0.01, 0.1], StepDecay(0.01, 10, 0.5)),  # one group has the rate of the schedule
+        ([0.2], CyclicLR(0.2, 0.8, 5, 5)),
+        ([0.8], CyclicLR(0.2, 0.8, 5, 5)),
+        ([1e-3], CosineScheduler(0.1, 0.0, 10)),  # the default of SGD
+        ([1.0, 0.1], CosineScheduler(0.05, 0.0, 10)),  # the rates are ratios
+        ([0.05], lambda step: 0.1),
+    ],
+)
+def test_a_rate_of_the_schedule_a_default_and_ratios_are_not_noted(rates, schedule):
+    assert apply(schedule, _optimizer(*rates)).note == ""
+
+
+def test_the_rate_that_an_earlier_training_left_is_not_noted():
+    optimizer = _optimizer(0.05, kind=torch.optim.Adam)
+    optimizer.param_groups[0]["params"][0].grad = torch.ones(2)
+    optimizer.step()
+    assert apply(CosineScheduler(0.1, 0.0, 10), optimizer).note == ""

@@ -123,6 +123,8 @@ class TrainStep:
         if self._bridge is not None:
             self._bridge.is_advanced = True
         self._journal = Journal()
+        if self._bridge is not None and self._bridge.note:
+            self._journal.add(0, "schedule", Cause.PROBABLE_MISTAKE, self._bridge.note)
         self._readiness = readiness
         self._controller = TierController(self._body, readiness, self._journal)
         self._count = Count()

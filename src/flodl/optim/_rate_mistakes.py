@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from flodl.core import log
@@ -78,6 +79,31 @@ def warn_of_factors(schedule: Any, optimizer: Any, reference: float) -> None:
         if is_default or callable(getattr(schedule, "lr", None)):
             return
     log.warn(_FACTORS_LATER, reference, reference)
+
+
+def unused_rate(
+    own_rates: Sequence[float], first: float, optimizer: Any, reference: float, *, has_ratios: bool = False
+) -> str:
+    """Return a note if an optimizer was given a rate that none of its schedule's rates equals, or "".
+
+    `own_rates` are those that the schedule was created with, `first` is that of step 0. The default of
+    the optimizer's class was not chosen, and 1 is a common choice where only the ratios of groups matter.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.05)
+    >>> unused_rate([0.1], 0.1, optimizer, 0.05)
+    'the schedule sets the learning rate, up to 0.1; the lr=0.05 of the SGD is not used'
+    >>> unused_rate([0.05], 0.001, optimizer, 0.05), unused_rate([], 0.1, optimizer, 0.05)
+    ('', '')
+    """
+    meant = (*own_rates, first, _default_lr(optimizer), 1.0)
+    # An optimizer that was trained before has the rate of that training.
+    if not own_rates or optimizer.state or any(math.isclose(reference, rate, rel_tol=1e-6) for rate in meant):
+        return ""
+    return (
+        f"the schedule sets the learning rate, up to {max(own_rates):g}; the lr={reference:g} of the "
+        f"{type(optimizer).__name__} is not used{', only the ratios of its groups' if has_ratios else ''}"
+    )
 
 
 def warn_of_other_rate(found: Any, written: Any, step: int, *, was_loaded: bool) -> bool:

@@ -12,6 +12,7 @@ from flodl.core import ScheduleError
 from ._arguments import check_integer, check_number
 from ._rate_mistakes import (
     torch_scheduler_text,
+    unused_rate,
     warn_of_factors,
     warn_of_factors_at_first,
     warn_of_other_rate,
@@ -85,8 +86,13 @@ class ScheduleBridge(TorchHabits):
             self._set_rates(0, 1.0)
         except (TypeError, AttributeError) as error:
             raise _wrong_argument(schedule, error) from error
+        # That the rate of the optimizer is not used, if it differs from those of the schedule, or "".
+        self.note = ""
         if warn_of_factors_at_first(self._lr, self._reference):
             self._may_be_factors = False
+        else:
+            own, has_ratios = _chosen_rates(schedule), len(set(self._ratios)) > 1
+            self.note = unused_rate(own, self._lr, optimizer, self._reference, has_ratios=has_ratios)
 
     @property
     def lr(self) -> float:
@@ -327,6 +333,11 @@ def _own_rates(schedule: Any) -> list[float]:
     return [float(rate) for rate in own if isinstance(rate, int | float)] + (
         [] if inner is None else _own_rates(inner)
     )
+
+
+def _chosen_rates(schedule: Any) -> list[float]:
+    """Return the same of a schedule of flodl; others may have attributes with other meanings."""
+    return _own_rates(schedule) if isinstance(schedule, TorchHabits) else []
 
 
 def _find(schedule: Any, method: str) -> Any:

@@ -311,6 +311,8 @@ class Run:
         self.stage = Stage.BEGUN
         for note in notes_of(self.hooks.all, None if saver is None else saver.directory.keep):
             self.reports.note(note)
+        if (bridge := session.train_step.schedule) is not None and bridge.note and not session.updates:
+            self.reports.note(bridge.note)
         if note := note_of(self.progress.earlier, session):
             self.reports.event("alert", message=note, level="info")
         for warning in warnings_at_start(session, epochs=epochs, num_batches=self.progress.num_batches):

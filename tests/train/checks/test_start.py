@@ -312,3 +312,16 @@ def test_a_run_that_only_lacks_its_last_evaluation_does_not_report_its_schedule(
     trained.clear()
     make(step_fn=loss_of, hooks=[Note()], **settings).fit(data, epochs=1, batch_size=4, eval_data=data)
     assert "is over" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("base", "times"), [(0.2, 1), (0.1, 0)])
+def test_a_run_says_once_that_the_schedule_replaces_the_rate_of_the_optimizer(
+    make, data, capsys, base, times
+):
+    trainer = make(schedule=CosineScheduler(base, 0.0, 20))
+    for epochs in (1, 2):
+        trainer.fit(data, epochs=epochs, batch_size=8)
+    said = f"the schedule sets the learning rate, up to {base}; the lr=0.1 of the SGD is not used"
+    captured = capsys.readouterr()
+    assert (captured.out + captured.err).count(said) == times
+    assert str(trainer.train_step.report()).count(said) == times
