@@ -272,6 +272,14 @@ def test_a_batch_that_is_not_finite_stays_out_of_the_running_statistics() -> Non
     ("parts", "message"),
     [
         (lambda m: (m, mse, torch.optim.SGD(m.parameters(), lr=0.1)), "the optimizer is a function."),
+        (
+            lambda m: (m, torch.optim.SGD, mse),
+            "the optimizer is the class SGD. Create one: torch.optim.SGD(m",
+        ),
+        (
+            lambda m: (nn.Linear, torch.optim.SGD(m.parameters(), lr=0.1), mse),
+            "the model is the class Linear. Create one: Linear(…)",
+        ),
         (lambda m: (m, torch.optim.LBFGS(m.parameters()), mse), "LBFGS evaluates the model several times"),
         (lambda m: (mse, torch.optim.SGD(m.parameters(), lr=0.1), mse), "the model is a function."),
     ],

@@ -84,7 +84,7 @@ def test_a_start_that_is_refused_changes_nothing(make, data, tmp_path, reason):
 
 @pytest.mark.parametrize("resume", ["must", True])
 def test_resuming_in_a_folder_that_does_not_exist_does_not_create_it(make, data, tmp_path, resume):
-    with pytest.raises(TrainError, match="contains no intact bundle to resume from"):
+    with pytest.raises(TrainError, match="needs a saved run, but checkpoint_dir"):
         make(checkpoint_dir=tmp_path / "a" / "run", monitor=None).fit(
             data, epochs=1, batch_size=8, resume=resume
         )

@@ -258,7 +258,7 @@ def test_different_data_is_rejected_with_advice(make, data, tmp_path):
 
 @pytest.mark.parametrize("resume", ["must", True])
 def test_must_requires_a_bundle(make, data, tmp_path, resume):
-    with pytest.raises(TrainError, match="contains no intact bundle to resume from"):
+    with pytest.raises(TrainError, match="needs a saved run, but checkpoint_dir"):
         make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8, resume=resume)
     make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
     result = make(checkpoint_dir=tmp_path).fit(data, epochs=2, batch_size=8, resume=resume)

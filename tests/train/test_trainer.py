@@ -296,6 +296,8 @@ def test_a_model_that_is_not_a_module_raises(make):
         make(FlowBuilder(nn.Linear(3, 1)))
     with pytest.raises(TrainError, match=r"the model is a str. Write Trainer\(model, step_fn"):
         make("model")
+    with pytest.raises(TrainError, match=r"the model is the class Sequential. Create one: Sequential\(…\)"):
+        make(nn.Sequential)
 
 
 def test_a_loader_on_a_different_device_is_rejected(make, data):

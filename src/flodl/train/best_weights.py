@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from flodl.core.metric_modes import Mode, mode_of_metric
 from .callbacks.standard import MetricWatcher
 from .run import Run
 from .saving.buffers import restore_buffers
+from .saving.missing_run import why_no_run
 
 _USUAL = "eval_loss"
 
@@ -40,7 +42,7 @@ def restore_best(run: Run, metric: str | None, mode: Mode | None) -> Bundle:
     name, own_mode = _watched(run, metric)
     mode = mode or own_mode or run.evaluator.modes.get(name) or mode_of_metric(name)
     if newest_folder(directory.bundles) is None:
-        raise TrainError(f"restore_best: {str(directory.bundles)!r} has no saves yet. Train first.")
+        raise TrainError(_nothing_saved(run, directory.path))
     try:
         # A new process does not know the history of the run, which is then read from its saves.
         is_known = bool(run.session.history)
@@ -63,6 +65,17 @@ def restore_best(run: Run, metric: str | None, mode: Mode | None) -> Bundle:
     else:
         run.reports.event("alert", message=message, level="info")
     return bundle
+
+
+def _nothing_saved(run: Run, folder: Path) -> str:
+    if run.session.updates:
+        return (
+            f"restore_best: {str(folder)!r} has no saves yet. Save one with trainer.save(), or let fit end."
+        )
+    return (
+        f"restore_best: checkpoint_dir {str(folder)!r} {why_no_run(folder)} Pass the folder of a run, or "
+        "train first."
+    )
 
 
 def _watched(run: Run, metric: str | None) -> tuple[str, Mode | None]:

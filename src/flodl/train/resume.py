@@ -25,6 +25,7 @@ from .saving.damaged import all_damaged, describe_ignored, move_damaged, open_in
 from .saving.differences import differences
 from .saving.directory import BUNDLES, RunDirectory, absolute_path
 from .saving.identity import check_seed
+from .saving.missing_run import similar_folders, why_no_run
 from .saving.undo import all_or_nothing
 
 
@@ -52,7 +53,7 @@ def resume_run(
             known = {name: one for name, one in before.items() if one is not None}
             run.report_changed(changed_data(now, known))
         return False
-    bundle = find_bundle(directory, source)
+    bundle = find_bundle(directory, source, given=how)
     if bundle is None:
         run.recorder.observe_data(loader, run.progress.eval_data)
         run.when_begun(lambda: _warn(run, move_damaged(directory, newer_than=None)))
@@ -184,23 +185,29 @@ def _warn(run: Run, warning: str) -> None:
         run.reports.warn(warning)
 
 
-def find_bundle(directory: RunDirectory | None, source: str | Path) -> Bundle | None:
-    """Return the bundle to resume from: that of this run if there is one, else the one the user names."""
+def find_bundle(directory: RunDirectory | None, source: str | Path, *, given: Any) -> Bundle | None:
+    """Return the bundle to resume from: that of this run if there is one, else the one the user names.
+
+    `given` is what the user wrote for `source`.
+    """
     named = source if isinstance(source, Path) else None
     other = None if named is None else _bundle_in(named)
     if directory is None:
         if source == "must":
-            raise TrainError(f"resume={source!r} needs a checkpoint_dir.")
+            raise TrainError(f"resume={given!r} needs a checkpoint_dir.")
         return other
     own, damage = directory.find()
     if own is None and damage and source != "never":
         raise all_damaged(directory.bundles, damage, is_own=True)
     folder = repr(str(directory.bundles))
     if own is None and source == "must":
-        raise TrainError(f"resume={source!r}, and {folder} contains no intact bundle to resume from.")
+        raise TrainError(
+            f"resume={given!r} needs a saved run, but checkpoint_dir {str(directory.path)!r} "
+            f"{why_no_run(directory.path)} resume='auto' starts a new run where there is none."
+        )
     if own is not None and source == "never":
         raise TrainError(
-            f"resume={source!r}, and {folder} contains a run up to step {own.step}. "
+            f"resume={given!r}, and {folder} contains a run up to step {own.step}. "
             "Choose a different checkpoint_dir, or resume='auto' to continue it."
         )
     if named is not None and other is not None and own is not None:
@@ -218,7 +225,7 @@ def parse_resume(resume: Any) -> str | Path:
         raise _invalid(resume)
     folder = absolute_path(resume, option="resume")
     if not folder.is_dir():
-        raise _invalid(resume)
+        raise _invalid(resume, similar_folders(folder))
     return folder
 
 
@@ -244,8 +251,8 @@ def _check_not_older(directory: RunDirectory, named: Path, other: Bundle, own: B
         )
 
 
-def _invalid(resume: Any) -> TrainError:
+def _invalid(resume: Any, hint: str = "") -> TrainError:
+    advice = hint or "Pass the checkpoint_dir of another run, or one of its bundles."
     return TrainError(
-        f"resume={resume!r} is not 'auto', 'must', 'never' or a folder with an intact bundle. "
-        "Pass the checkpoint_dir of another run, or one of its bundles."
+        f"resume={resume!r} is not 'auto', 'must', 'never' or a folder with an intact bundle. {advice}"
     )

@@ -117,6 +117,8 @@ class Trainer(CheckedAttributes):
         dry_pass: bool = True,
         config: Any = None,
     ) -> None:
+        if isinstance(model, type) and issubclass(model, nn.Module):
+            raise TrainError(f"the model is the class {model.__name__}. Create one: {model.__name__}(…).")
         if not isinstance(model, nn.Module):
             raise TrainError(
                 f"the model is a {type(model).__name__}. Write Trainer("

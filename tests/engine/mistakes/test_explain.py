@@ -38,7 +38,11 @@ def binary(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             (Y, X),
             r"cannot be multiplied.*regression\(model, x, y\) at test_explain.py:\d+.*order",
         ),
-        (regression, (X[:, :2], Y), r"the batch is \(float32 \[8, 2\], float32 \[8, 3\]\). Check the order"),
+        (
+            regression,
+            (X[:, :2], Y),
+            r"the batch is \(float32 \[8, 2\], float32 \[8, 3\]\). This Linear takes 4",
+        ),
         (regression, (X.double(), Y), r"float32 parameters on cpu.*float64 \[8, 4\].*x.to\(torch.float32\)"),
         (regression, (X, Y[:, :2]), r"must match.*Check the order of the arguments and their shapes"),
         (regression, (X.to("meta"), Y.to("meta")), r"The model is on cpu, and the batch on meta. Move"),

@@ -35,6 +35,13 @@ def test_targets_in_place_of_a_batch_size_are_an_error(make, data, method):
         list(getattr(make(), method)(*data))
 
 
+def test_a_batch_size_that_is_a_string_is_an_error(make, data):
+    with pytest.raises(
+        TrainError, match=r"batch_size='64' is a string. Pass an integer, such as batch_size=32"
+    ):
+        make().fit(data, epochs=1, batch_size="64")
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

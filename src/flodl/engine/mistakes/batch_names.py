@@ -43,6 +43,11 @@ def named_tensors(step_fn: StepFunction, batch: tuple[Any, ...]) -> list[tuple[s
     return [found for name, part in zip(names, batch) for found in _tensors_in(name, part)]
 
 
+def base_of(tensor: Tensor) -> Tensor:
+    """Return the tensor that this one is a view of, or itself."""
+    return tensor if tensor._base is None else tensor._base
+
+
 def _tensors_in(name: str, part: Any) -> Iterator[tuple[str, Tensor]]:
     if isinstance(part, Tensor):
         yield name, part

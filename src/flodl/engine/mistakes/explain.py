@@ -23,8 +23,10 @@ from .batch_access import about_keys, key_of, wrong_access
 from .batch_names import Named, named_tensors, order_text
 from .batch_text import batch_text
 from .collated_lists import collated_list
+from .forward_method import advice_for_forward
 from .frames import frames_of, raising_module
 from .input_dtypes import DTYPES, dtype_advice
+from .layer_inputs import advice_for_layer, layer_input
 from .model_call import advice_for_call, advice_for_lengths
 from .model_output import advice_for_output
 from .no_loss import why_no_loss
@@ -40,7 +42,8 @@ _SHAPES = (
     r"cannot be multiplied|must match|size mismatch|to match target batch_size|Given groups|Expected \d|"
     r"expected input|must be equal to|is invalid for input of size|normalized_shape|should contain \d|"
     r"shape mismatch|Sizes of tensors|inconsistent tensor size|same size|must be the same as|"
-    r"was expecting embedding dimension|shapes? .* (does|do) not match|should have consistent"
+    r"was expecting embedding dimension|shapes? .* (does|do) not match|should have consistent|"
+    r"expected \dD( or \dD)? input"
 )
 _ORDER = r"Dimension out of range|dimension specified as|too many indices|index \d+ is out of bounds"
 _ONE_VALUE = r"Expected more than 1 (value per channel|spatial element) when training"
@@ -91,8 +94,9 @@ def explained(
             error.add_note(f"{note} In this call, {order}." if order else note)
         return None
     first = told.partition("\n")[0].partition(" (or directly")[0].rstrip(".!")
-    norm = raising_module(error, model) if re.search(_ONE_VALUE, told) else None
-    return StepFunctionError(f"{first}, {where}. {advice}", path=norm[0] if norm else "")
+    is_of_layer = re.search(_ONE_VALUE, told) or (re.search(_SHAPES, told) and layer_input(error, model))
+    layer = raising_module(error, model) if is_of_layer else None
+    return StepFunctionError(f"{first}, {where}. {advice}", path=layer[0] if layer else "")
 
 
 def _advice(
@@ -102,6 +106,8 @@ def _advice(
     leaves = [leaf for leaf in leaves_of(batch) if isinstance(leaf, Tensor)]
     if output := advice_for_output(told, error, model, batch):
         return output
+    if forward := advice_for_forward(told, error, model, batch):
+        return forward
     if call := advice_for_call(told, model) or advice_for_lengths(told, error):
         return call
     if re.search(_SECOND_BACKWARD, told):
@@ -120,6 +126,8 @@ def _advice(
         return f"{advice} Check the order of the arguments, too: {order}." if order and is_mixed else advice
     if targets := advice_for_targets(told, named):
         return targets
+    if re.search(_SHAPES, told) and (found := layer_input(error, model)):
+        return advice_for_layer(*found[1:], named, order)
     if re.search(_SHAPES, told) or (order and re.search(_ORDER, told)):
         return f"Check the order of the arguments and their shapes{order and ': '}{order}."
     return None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batch.tree import leaves_of
-from .batch_names import Named
+from .batch_names import Named, base_of
 from .frames import arguments_of, raising_module
 
 _INTEGER = r"(?:Byte|Char|Short|Int|Long|Bool)"
@@ -65,9 +65,9 @@ def _integer_input(error: Exception, model: nn.Module, named: Named) -> str:
     path, module = found
     layer = f"{path!r} ({type(module).__name__})" if path else type(module).__name__
     takes = f"{layer} takes {_short(_dtype_of(model))}"
-    passed = [_base(one) for one in leaves_of(arguments_of(error, model)) if isinstance(one, Tensor)]
+    passed = [base_of(one) for one in leaves_of(arguments_of(error, model)) if isinstance(one, Tensor)]
     integers = [(name, leaf) for name, leaf in named if not leaf.is_floating_point()]
-    given = [one for one in integers if any(_base(one[1]) is base for base in passed)]
+    given = [one for one in integers if any(base_of(one[1]) is base for base in passed)]
     if not given:
         return f"{takes}, but its input is an integer tensor: convert it with x.float()."
     name, leaf = given[0]
@@ -77,11 +77,6 @@ def _integer_input(error: Exception, model: nn.Module, named: Named) -> str:
         f"{takes}, but {name} is {_short(leaf.dtype)}: pass {name}.float(). Tokens and other indices go "
         "through an nn.Embedding first."
     )
-
-
-def _base(tensor: Tensor) -> Tensor:
-    """Return the tensor that this one is a view of, or itself."""
-    return tensor if tensor._base is None else tensor._base
 
 
 def _dtype_of(model: nn.Module) -> torch.dtype:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import functools
 import inspect
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from flodl.core.usage.attributes import misspelled
 from ..batch.keywords import takes_names
 from ..settings import StepFunction
 from .batch_text import batch_text, keys_text
+from .returned import returns_a_value
 from .step_function import signature_text
 
 _EXPECTED = "Return one scalar loss, or (loss, {name: value})."
@@ -30,7 +30,7 @@ def why_no_loss(step_fn: StepFunction, model: nn.Module, batch: tuple[Any, ...])
     own = takes_names(step_fn) or step_fn
     told = f"the step function {signature_text(own)} returned None in place of the loss. {_EXPECTED}"
     code = _code_of(own)
-    if code is not None and not _returns_a_value(code):
+    if code is not None and not returns_a_value(code):
         return f"{told} It lacks a return statement with a value."
     if any(_is_of_transformers(module) for module in model.modules()):
         return f"{told} {_about_labels(batch)}"
@@ -62,20 +62,3 @@ def _code_of(step_fn: Any) -> CodeType | None:
     elif not inspect.isroutine(step_fn):
         step_fn = getattr(step_fn, "__call__", step_fn)  # noqa: B004
     return getattr(inspect.unwrap(step_fn), "__code__", None)
-
-
-def _returns_a_value(code: CodeType) -> bool:
-    """Return whether code has a return statement with a value other than None.
-
-    >>> _returns_a_value((lambda x: x).__code__), _returns_a_value((lambda x: None).__code__)
-    (True, False)
-    """
-    before = None
-    for instruction in dis.get_instructions(code):
-        is_value = instruction.opname == "RETURN_VALUE"
-        if is_value and not (before and before.opname == "LOAD_CONST" and before.argval is None):
-            return True
-        if instruction.opname == "RETURN_CONST" and instruction.argval is not None:
-            return True
-        before = instruction
-    return False

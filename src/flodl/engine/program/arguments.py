@@ -17,6 +17,13 @@ from ..settings import Precision, StepFunction, Tail
 
 def check_arguments(model: object, optimizer: object, step_fn: object) -> None:
     """Raise if these cannot make a training step."""
+    if isinstance(model, type) and issubclass(model, nn.Module):
+        raise StepError(f"the model is the class {model.__name__}. Create one: {model.__name__}(…).")
+    if isinstance(optimizer, type) and issubclass(optimizer, Optimizer):
+        kind = optimizer.__name__
+        raise StepError(
+            f"the optimizer is the class {kind}. Create one: torch.optim.{kind}(model.parameters(), lr=…)."
+        )
     if not isinstance(model, nn.Module):
         raise StepError(f"the model is a {type(model).__name__}. Write TrainStep(model, optimizer, step_fn).")
     if not isinstance(optimizer, Optimizer):

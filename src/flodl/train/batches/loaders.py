@@ -233,6 +233,8 @@ class Loaders:
 
 def _check_batch_size(data: Any, batch_size: int | None) -> int | None:
     """Return the size of the batches to make: None if the data already consists of batches."""
+    if isinstance(batch_size, str):
+        raise TrainError(f"batch_size={batch_size!r} is a string. Pass an integer, such as batch_size=32.")
     if hasattr(batch_size, "shape") or isinstance(batch_size, Sequence):
         raise TrainError(
             f"batch_size is a {type(batch_size).__name__}. Pass inputs and targets as one dataset: (x, y)."

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from flodl.checkpoint import Bundle, list_bundles, read_bundle
 from flodl.core import CheckpointError
-from flodl.core.paths import did_you_mean, nearest
 
 from ..run import Run
+from ..saving.missing_run import similar_folders
 
 
 def note_unloaded_saves(run: Run) -> None:
@@ -42,8 +42,7 @@ def note_unloaded_saves(run: Run) -> None:
 def _note_missing(run: Run, folder: Path) -> None:
     """Say that the folder has no run, and name one with a similar name."""
     state = "is empty" if folder.is_dir() else "does not exist"
-    siblings = [one.name for one in folder.parent.iterdir() if one.is_dir()] if folder.parent.is_dir() else []
-    meant = did_you_mean(nearest(folder.name, [name for name in siblings if name != folder.name]))
+    meant = similar_folders(folder)
     run.reports.note(
         f"evaluate: checkpoint_dir {str(folder)!r} {state}, so the weights are those of the model that was "
         f"passed to the Trainer.{' ' * bool(meant)}{meant}"
