@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from .warm_python import WarmPython
+
 os.environ["FDL_NO_UPDATE_CHECK"] = "1"
 
 # torch's compiler imports setuptools, which refuses to be imported after Python's own distutils, and looking
@@ -46,6 +48,14 @@ def no_earlier_starts():
         from flodl.engine.compile import earlier_starts
 
         earlier_starts.FOLDER = f"flodl-test-{os.getpid()}"
+
+
+@pytest.fixture(scope="session")
+def warm_python():
+    """Runs programs that use torch, and saves the seconds that its import takes each."""
+    started = WarmPython()
+    yield started
+    started.close()
 
 
 @pytest.fixture

@@ -31,20 +31,34 @@ sys.stdin = open(os.devnull)
 for handle, path in ((0, os.devnull), (1, job["output"]), (2, job["errors"])):
     os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), handle)
 sys.argv = job["words"]
-sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
 del line, pid, handle, path, job
-runpy.run_path(sys.argv[0], run_name="__main__")
+if sys.argv[0] == "-m":
+    del sys.argv[0]
+    sys.path[0] = os.getcwd()
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+else:
+    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+    runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-class WarmPython:
-    """Runs scripts like `python SCRIPT ARGUMENTS`, each in a process of its own.
+# The first is what torch says on ARM processors without bfloat16.
+ENVIRONMENT = {
+    "PYTHONWARNINGS": "ignore:mkldnn_matmul failed:UserWarning",
+    "PYTHONIOENCODING": "utf-8",
+    "OMP_NUM_THREADS": "1",
+}
 
-    `environment` is that of the template process too, for variables that Python reads when it starts.
+
+class WarmPython:
+    """Runs programs like `python WORDS`, each in a process of its own, without the settings of flodl.
+
+    `environment` is for variables that Python reads when it starts, such as PYTHONHASHSEED.
     """
 
-    def __init__(self, environment):
-        self._environment = dict(environment)
+    def __init__(self, **environment):
+        own = {key: value for key, value in os.environ.items() if not key.startswith("FLODL_")}
+        self._environment = own | ENVIRONMENT | environment
         self._template = subprocess.Popen(
             [sys.executable, "-c", TEMPLATE],
             env=self._environment,
@@ -53,13 +67,13 @@ class WarmPython:
             text=True,
         )
 
-    def run(self, *words, folder, seconds=240, **environment):
-        """Run a script to its end, and return its exit code and what it printed."""
+    def run(self, *words, cwd, seconds=240, **environment):
+        """Run a script, or `-m` and a module, to its end; return its exit code and what it printed."""
         with tempfile.TemporaryDirectory() as outside:
             output, errors = Path(outside, "output"), Path(outside, "errors")
             job = {
                 "words": [str(word) for word in words],
-                "folder": str(folder),
+                "folder": str(cwd),
                 "seconds": seconds,
                 "environment": self._environment | environment,
                 "output": str(output),
@@ -75,9 +89,3 @@ class WarmPython:
         """End the template process, which has nothing to clean up."""
         self._template.kill()
         self._template.communicate()
-
-
-def without_settings():
-    """Return the environment of the tests without the settings of flodl, with one thread per process."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("FLODL_")}
-    return environment | {"PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1"}

@@ -1,13 +1,10 @@
 """The same program, started again in another process and folder, has no differences."""
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-import flodl
+from ...warm_python import WarmPython
 
 CONSTANTS = "BETA = 1.0\nclass Options:\n    gain = 1.0\n"
 PROGRAM = """
@@ -119,23 +116,25 @@ print(counter, len(trainer.history))
 """
 
 
-def start(program, folder, *arguments, cwd, hash_seed):
-    source = str(Path(flodl.__file__).parent.parent)
-    done = subprocess.run(
-        [sys.executable, os.path.relpath(program, cwd), folder, *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": source, "PYTHONHASHSEED": str(hash_seed), "FLODL_VERBOSITY": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+@pytest.fixture(scope="module")
+def pythons():
+    """Pythons that differ in the order of their sets."""
+    found = [WarmPython(PYTHONHASHSEED=str(number)) for number in range(3)]
+    yield found
+    for each in found:
+        each.close()
+
+
+def start(python, program, folder, *arguments, cwd):
+    words = [os.path.relpath(program, cwd), folder, *map(str, arguments)]
+    done = python.run(*words, cwd=cwd, FLODL_VERBOSITY="1")
     assert done.returncode == 0, done.stderr
     return done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("data", ["loader", "torch"])
-def test_the_same_program_in_another_process_and_folder_has_no_differences(tmp_path, data):
+def test_the_same_program_in_another_process_and_folder_has_no_differences(tmp_path, pythons, data):
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
     (tmp_path / "constants.py").write_text(CONSTANTS)
@@ -143,14 +142,14 @@ def test_the_same_program_in_another_process_and_folder_has_no_differences(tmp_p
     folder = str(tmp_path / "run")
     places = ((1, 1, tmp_path), (2, 3, tmp_path / "inner"), (3, 3, tmp_path))
     said = [
-        start(program, folder, first, data, last, cwd=place, hash_seed=number)
-        for number, (first, last, place) in enumerate(places)
+        start(python, program, folder, first, data, last, cwd=place)
+        for python, (first, last, place) in zip(pythons, places)
     ]
     assert said == ["", "", ""]
     changed = CONSTANTS.replace("BETA = 1.0", "BETA = 2.0").replace("gain = 1.0", "gain = 3.0")
     (tmp_path / "constants.py").write_text(changed)
     program.write_text(PROGRAM.replace("delta=0.5", "delta=0.25").replace("offset = 0.0", "offset = 1.0"))
-    last = start(program, folder, 4, data, 4, cwd=tmp_path, hash_seed=9)
+    last = start(pythons[0], program, folder, 4, data, 4, cwd=tmp_path)
     assert "step.criterion.delta is now 0.25, was 0.5" in last
     assert "step.constants.Options.gain is now 3.0, was 1.0" in last
     assert "model.classes.Net.constants.BETA is now 2.0, was 1.0" in last
