@@ -12,7 +12,7 @@ from pathlib import Path
 
 # torch imports its compiler on the first use of an optimizer.
 TEMPLATE = """
-import json, os, runpy, signal, sys
+import json, os, runpy, signal, sys, types
 import torch, torch._dynamo
 for line in sys.stdin:
     job = json.loads(line)
@@ -36,6 +36,10 @@ if sys.argv[0] == "-m":
     del sys.argv[0]
     sys.path[0] = os.getcwd()
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+elif sys.argv[0] == "-c":
+    template, program = sys.modules["__main__"], sys.argv.pop(1)
+    sys.modules["__main__"] = main = types.ModuleType("__main__")
+    exec(program, vars(main))
 else:
     sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
     runpy.run_path(sys.argv[0], run_name="__main__")
@@ -51,31 +55,30 @@ ENVIRONMENT = {
 
 
 class WarmPython:
-    """Runs programs like `python WORDS`, each in a process of its own, without the settings of flodl.
+    """Runs programs like `python WORDS`, each in a process of its own, in the environment of the test.
 
     `environment` is for variables that Python reads when it starts, such as PYTHONHASHSEED.
     """
 
     def __init__(self, **environment):
-        own = {key: value for key, value in os.environ.items() if not key.startswith("FLODL_")}
-        self._environment = own | ENVIRONMENT | environment
+        self._environment = ENVIRONMENT | environment
         self._template = subprocess.Popen(
             [sys.executable, "-c", TEMPLATE],
-            env=self._environment,
+            env=os.environ | self._environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
 
     def run(self, *words, cwd, seconds=240, **environment):
-        """Run a script, or `-m` and a module, to its end; return its exit code and what it printed."""
+        """Run a script, `-m MODULE` or `-c CODE` to its end; return its exit code and what it printed."""
         with tempfile.TemporaryDirectory() as outside:
             output, errors = Path(outside, "output"), Path(outside, "errors")
             job = {
                 "words": [str(word) for word in words],
                 "folder": str(cwd),
                 "seconds": seconds,
-                "environment": self._environment | environment,
+                "environment": os.environ | self._environment | environment,
                 "output": str(output),
                 "errors": str(errors),
             }

@@ -1,8 +1,6 @@
 """The seed of a loader: given, that of manual_seed, or 0; a cursor brings its own."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -127,7 +125,7 @@ def test_an_invalid_seed_raises(seed):
 
 
 @pytest.mark.slow
-def test_a_new_process_has_the_default_seed_0():
+def test_a_new_process_has_the_default_seed_0(warm_python, tmp_path):
     code = "from flodl.core.rng import default_seed; print(default_seed())"
-    printed = [subprocess.check_output([sys.executable, "-c", code], text=True) for _ in range(2)]
+    printed = [warm_python.run("-c", code, cwd=tmp_path).stdout for _ in range(2)]
     assert printed == ["0\n", "0\n"]

@@ -18,17 +18,11 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(scope="module")
-def cases():
+def cases(warm_python):
     """Every case of the script: exit codes, the outcome, and the expected outcome."""
     in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=in_memory) as folder:
-        done = subprocess.run(
-            [sys.executable, str(HERE / "interrupted_runs.py"), folder],
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            timeout=280,
-        )
+        done = warm_python.run(HERE / "interrupted_runs.py", folder, cwd=HERE)
     assert done.returncode == 0, done.stderr
     # Trainers print notes as well.
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
@@ -58,12 +52,9 @@ def test_every_case_of_the_script_is_checked(cases):
     assert list(cases) == NAMES
 
 
-def script(*arguments):
-    return [sys.executable, str(HERE / "signalled_run.py"), *map(str, arguments)]
-
-
-def run_script(*arguments):
-    return subprocess.run(script(*arguments), env=ENVIRONMENT, capture_output=True, text=True, timeout=280)
+@pytest.fixture
+def run_script(warm_python):
+    return lambda *arguments: warm_python.run(HERE / "signalled_run.py", *arguments, cwd=HERE)
 
 
 def numbers_in(printed):
@@ -71,11 +62,10 @@ def numbers_in(printed):
     return int(words[1]), float(words[3]), words[5]
 
 
-def test_a_script_stopped_by_a_signal_exits_with_75_and_resumes(tmp_path):
+def test_a_script_stopped_by_a_signal_exits_with_75_and_resumes(run_script, tmp_path):
     undisturbed = run_script(tmp_path / "undisturbed", "eager")
-    with subprocess.Popen(
-        script(tmp_path / "run", "eager", "wait"), env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
-    ) as process:
+    script = [sys.executable, str(HERE / "signalled_run.py"), str(tmp_path / "run"), "eager", "wait"]
+    with subprocess.Popen(script, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
         while process.stdout.readline().strip() != "waiting":
             assert process.poll() is None
         process.send_signal(signal.SIGTERM)
@@ -88,7 +78,7 @@ def test_a_script_stopped_by_a_signal_exits_with_75_and_resumes(tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch's compiler needs a C++ compiler")
-def test_a_signal_during_a_compilation_is_handled_after_the_update(tmp_path):
+def test_a_signal_during_a_compilation_is_handled_after_the_update(run_script, tmp_path):
     eager = run_script(tmp_path / "eager", "eager")
     stopped = run_script(tmp_path / "run", "compiled", "compile")
     assert stopped.returncode == 75, stopped.stderr

@@ -39,14 +39,9 @@ Path(sys.argv[1], "dumped").write_bytes(dumps(values))
 
 
 @pytest.mark.slow
-def test_a_run_without_them_is_complete_and_readable_with_them(tmp_path):
+def test_a_run_without_them_is_complete_and_readable_with_them(tmp_path, warm_python):
     given = json.dumps({name: value for name, value in VALUES.items() if name != "note"})
-    done = subprocess.run(
-        [sys.executable, "-c", TRAIN, str(tmp_path / "run"), given],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = warm_python.run("-c", TRAIN, tmp_path / "run", given, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "run" / "journal.jsonl").read_bytes().splitlines()
     kinds = [entry.event.kind for line in lines if (entry := decode(line))]

@@ -271,19 +271,19 @@ def test_an_unreferenced_writer_still_writes(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_program_that_ends_without_closing_still_writes(tmp_path):
+def test_a_program_that_ends_without_closing_still_writes(tmp_path, warm_python):
     code = (
         "import torch; from flodl.checkpoint import BackgroundWriter\n"
         f"writer = BackgroundWriter({str(tmp_path)!r})\n"
         "writer.save(1, {'model': {'w': torch.ones(5_000_000)}})"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = warm_python.run("-c", code, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert (read_bundle(latest_bundle(tmp_path).bundle)["model"]["w"] == 1).all()
 
 
 @pytest.mark.slow
-def test_a_writer_collected_in_its_own_thread_still_writes(tmp_path):
+def test_a_writer_collected_in_its_own_thread_still_writes(tmp_path, warm_python):
     code = f"""
 import gc, threading, torch
 from flodl.checkpoint import BackgroundWriter
@@ -307,7 +307,7 @@ forget_a_writer()
 left.set()
 collected.wait()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = warm_python.run("-c", code, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert steps(tmp_path) == [1, 2]
 

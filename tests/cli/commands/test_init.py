@@ -295,14 +295,13 @@ def installed(tmp_path_factory):
     return environment
 
 
-def test_an_invalid_setting_is_reported_in_one_line(work):
+def test_an_invalid_setting_is_reported_in_one_line(work, warm_python):
     assert main(["init", "my-proj"]) == 0
     for setting, message in (
         ("--epochs=0", "--epochs is 0. It must be at least 1."),
         ("--lr=nan", "--lr is nan."),
     ):
-        train = [sys.executable, "train.py", setting]
-        done = subprocess.run(train, cwd=work / "my-proj", capture_output=True, text=True)
+        done = warm_python.run("train.py", setting, cwd=work / "my-proj")
         assert done.returncode == 2
         assert done.stderr.startswith(f"error: {message}")
 
@@ -319,12 +318,9 @@ def test_an_invalid_setting_is_reported_in_one_line(work):
     ],
 )
 @pytest.mark.slow
-def test_mistakes_in_a_fine_tuning_project_are_messages(work, words, message):
+def test_mistakes_in_a_fine_tuning_project_are_messages(work, warm_python, words, message):
     assert main(["init", "mine", "--template", "hf"]) == 0
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [sys.executable, *words], cwd=work / "mine", capture_output=True, text=True, env=environment
-    )
+    done = warm_python.run(*words, cwd=work / "mine", HF_HUB_OFFLINE="1")
     assert done.returncode in (1, 2)
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -332,14 +328,11 @@ def test_mistakes_in_a_fine_tuning_project_are_messages(work, words, message):
 
 
 @pytest.mark.slow
-def test_a_fine_tuning_project_trains_predicts_and_passes_its_tests(work):
+def test_a_fine_tuning_project_trains_predicts_and_passes_its_tests(work, warm_python):
     assert main(["init", "mine", "--template", "hf"]) == 0
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
     def run(*words):
-        done = subprocess.run(
-            [sys.executable, *words], cwd=work / "mine", capture_output=True, text=True, env=environment
-        )
+        done = warm_python.run(*words, cwd=work / "mine", HF_HUB_OFFLINE="1")
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -460,29 +453,27 @@ def test_runs_of_a_new_project_that_start_in_one_second_have_different_folders(t
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["--seed", "1"], ["--images", "36"]])
-def test_resuming_a_new_project_with_other_data_ends_with_a_message_and_exit_code_1(work, words):
+def test_resuming_a_new_project_with_other_data_ends_with_a_message_and_exit_code_1(work, warm_python, words):
     assert main(["init", "proj"]) == 0
-    script = [sys.executable, "train.py", "--batch-size", "10"]
-    options = {"cwd": work / "proj", "capture_output": True, "text": True, "timeout": 300}
-    subprocess.run([*script, "--images", "24", "--epochs", "1"], check=True, **options)
+    script = ["train.py", "--batch-size", "10", "--images", "24"]
+    first = warm_python.run(*script, "--epochs", "1", cwd=work / "proj")
+    assert first.returncode == 0, first.stderr
     (folder,) = (work / "proj/runs").iterdir()
-    resumed = [*script, "--images", "24", "--epochs", "2", *words, "--resume", str(folder)]
-    done = subprocess.run(resumed, **options)
+    done = warm_python.run(*script, "--epochs", "2", *words, "--resume", folder, cwd=work / "proj")
     assert done.returncode == 1
     assert "error: " in done.stderr
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.slow
-def test_a_new_project_trains_and_saves_a_plain_module(work):
+def test_a_new_project_trains_and_saves_a_plain_module(work, warm_python):
     assert main(["init", "proj"]) == 0
     project = work / "proj"
     model = (project / "model.py").read_text()
     begin, end = model.index("    return ("), model.index("        .build()\n    )\n")
     plain = "    return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 10))\n"
     (project / "model.py").write_text(model[:begin] + plain + model[end + len("        .build()\n    )\n") :])
-    script = [sys.executable, "train.py", "--images", "60", "--epochs", "1"]
-    done = subprocess.run(script, cwd=project, capture_output=True, text=True)
+    done = warm_python.run("train.py", "--images", "60", "--epochs", "1", cwd=project)
     assert done.returncode == 0, done.stderr
     assert "model.fdl (weights) and the journal of the run" in done.stdout
     assert [*project.glob("runs/*/model.fdl")]
@@ -499,12 +490,11 @@ def test_scripts_of_a_new_project_report_every_error_of_flodl(template):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("template", ["digits", "hf"])
-def test_ctrl_c_while_a_new_project_starts_is_one_line_and_exit_code_130(work, template):
+def test_ctrl_c_while_a_new_project_starts_is_one_line_and_exit_code_130(work, warm_python, template):
     assert main(["init", "proj", "--template", template]) == 0
     interrupted = "flodl.manual_seed = lambda seed: signal.raise_signal(signal.SIGINT)"
     code = f"import flodl, runpy, signal; {interrupted}; runpy.run_path('train.py', run_name='__main__')"
-    script = [sys.executable, "-c", code]
-    done = subprocess.run(script, cwd=work / "proj", capture_output=True, text=True)
+    done = warm_python.run("-c", code, cwd=work / "proj")
     assert (done.returncode, done.stderr) == (130, "Stopped.\n")
 
 

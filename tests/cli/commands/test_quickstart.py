@@ -125,7 +125,7 @@ def test_a_folder_that_cannot_be_created_is_an_error_before_training(tmp_path, c
 
 
 @pytest.mark.slow
-def test_after_an_interrupt_the_same_command_resumes_with_the_same_result(tmp_path):
+def test_after_an_interrupt_the_same_command_resumes_with_the_same_result(tmp_path, warm_python):
     code = "import sys; from flodl.cli import main; sys.exit(main())"
     arguments = ["quickstart", "--epochs", "12", "--images", "600", "--json"]
     running = subprocess.Popen(
@@ -138,7 +138,7 @@ def test_after_an_interrupt_the_same_command_resumes_with_the_same_result(tmp_pa
     assert running.returncode == 75
     assert errors.endswith("Stopped. Run the same command to resume.\n")
 
-    resumed = fdl(*arguments, cwd=tmp_path)
-    uninterrupted = fdl(*arguments, "--out", "other", cwd=tmp_path)
+    resumed = warm_python.run("-m", "flodl", *arguments, cwd=tmp_path)
+    uninterrupted = warm_python.run("-m", "flodl", *arguments, "--out", "other", cwd=tmp_path)
     assert json.loads(resumed.stdout)["history"] == json.loads(uninterrupted.stdout)["history"]
     assert "epoch 1/" not in resumed.stderr

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -21,12 +18,16 @@ matmul = torch.backends.cuda.matmul
 """
 
 
-def run(code: str) -> None:
-    done = subprocess.run([sys.executable, "-c", COMMON + code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+@pytest.fixture
+def run(warm_python, tmp_path):
+    def run(code: str) -> None:
+        done = warm_python.run("-c", COMMON + code, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+
+    return run
 
 
-def test_flags_with_newer_names_are_read_and_restored():
+def test_flags_with_newer_names_are_read_and_restored(run):
     run("""
 torch.backends.fp32_precision = "tf32"
 matmul.fp32_precision = "tf32"
@@ -43,7 +44,7 @@ assert matmul.fp32_precision == "ieee"
 """)
 
 
-def test_a_changed_flag_is_detected_under_either_name():
+def test_a_changed_flag_is_detected_under_either_name(run):
     run("""
 ground = ThoroughGuard(nn.Linear(2, 2))
 assert ground.what_changed() is None
@@ -56,7 +57,7 @@ assert "float32_matmul_precision" in ground.what_changed()
 """)
 
 
-def test_flags_are_copied_to_another_process():
+def test_flags_are_copied_to_another_process(run):
     run("""
 import pickle, subprocess, sys
 matmul.fp32_precision = "tf32"

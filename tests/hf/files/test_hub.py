@@ -1,8 +1,6 @@
 """Downloads from the hub, against a server on this machine."""
 
 import json
-import os
-import subprocess
 import sys
 
 import pytest
@@ -163,7 +161,7 @@ def test_a_folder_that_does_not_exist_is_not_looked_up_on_the_hub(hub, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_program_uses_the_endpoint_of_its_environment(hub, tmp_path):
+def test_a_program_uses_the_endpoint_of_its_environment(hub, tmp_path, warm_python, monkeypatch):
     from flodl.hf import AutoModel
 
     from .test_load import CONFIG
@@ -171,15 +169,10 @@ def test_a_program_uses_the_endpoint_of_its_environment(hub, tmp_path):
     AutoModel.from_config(CONFIG).export(tmp_path / "model")
     hub.files = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
     code = "from flodl.hf import AutoModel; print(AutoModel.from_pretrained('me/tiny').load_report)"
-    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
-    environment.pop("HF_HUB_OFFLINE", None)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    environment = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
+    done = warm_python.run("-c", code, cwd=tmp_path, **environment)
     assert "39 tensors loaded" in done.stdout, done.stderr
     hub.files = {}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={**environment, "HF_HUB_OFFLINE": "1"},
-    )
+    done = warm_python.run("-c", code, cwd=tmp_path, **environment, HF_HUB_OFFLINE="1")
     assert "39 tensors loaded" in done.stdout, done.stderr
