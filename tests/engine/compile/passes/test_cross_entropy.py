@@ -107,7 +107,7 @@ def test_the_operators_are_registered_completely() -> None:
     torch.library.opcheck(cross_entropy_backward, (logits.detach(), target, log_sums, scale, -100, 4104))
 
 
-def fused(program: Callable[..., Tensor], *inputs: Tensor) -> Graph:
+def fused(program: Callable[..., Tensor], *inputs: Tensor, dynamic: bool = False) -> Graph:
     """Trace a program, rewrite its graph, and check that it is valid and computes the same."""
     graphs: list[Graph] = []
 
@@ -118,7 +118,7 @@ def fused(program: Callable[..., Tensor], *inputs: Tensor) -> Graph:
         graphs.append(traced.graph)
         return traced.forward
 
-    found = torch.compile(program, dynamic=False, backend=rewrite)(*[each.clone() for each in inputs])
+    found = torch.compile(program, dynamic=dynamic, backend=rewrite)(*[each.clone() for each in inputs])
     torch.testing.assert_close(found, program(*[each.clone() for each in inputs]))
     (graph,) = graphs
     return graph
@@ -204,16 +204,8 @@ def test_other_losses_are_left_alone(name: str) -> None:
 
 
 def test_dynamic_shapes_are_left_alone() -> None:
-    graphs: list[Graph] = []
-
-    def rewrite(traced: GraphModule, _: object) -> Callable[..., object]:
-        FuseCrossEntropy()(traced.graph)
-        graphs.append(traced.graph)
-        return traced.forward
-
-    compiled = torch.compile(SUPPORTED["float"], dynamic=True, backend=rewrite)
-    compiled(logits_of(), targets())
-    assert num_calls(graphs[0], FORWARD) == 0
+    graph = fused(SUPPORTED["float"], logits_of(), targets(), dynamic=True)
+    assert num_calls(graph, FORWARD) == 0
 
 
 def test_the_gradient_is_written_into_padded_memory() -> None:

@@ -9,7 +9,7 @@ from torch.fx import Graph
 
 from flodl.engine.compile.passes.weight_casts import CastWeightsTogether
 
-from .rewritten_programs import num_calls, rewritten
+from .rewritten_programs import counted, num_calls, rewritten
 
 cast = torch.ops.prims.convert_element_type.default
 together = torch.ops.flodl.cast_together.default
@@ -90,17 +90,8 @@ def test_a_compiled_step_with_autocast_computes_the_same_with_the_pass() -> None
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8), nn.GELU(), nn.Linear(8, 1))
     x = torch.randn(4, 8)
     found: list[list[Tensor]] = []
-    counts: list[int] = []
-
-    class Counted(CastWeightsTogether):
-        def __call__(self, graph: Graph) -> None:
-            super().__call__(graph)
-            counts.append(num_calls(graph, together))
-
-        def uuid(self) -> None:
-            """Keep the graph out of torch's cache on disk, from which it would come without the pass."""
-
-    options = {"post_grad_custom_post_pass": Counted()}
+    counting, counts = counted(CastWeightsTogether, together)
+    options = {"post_grad_custom_post_pass": counting}
     compiled = torch.compile(lambda x: model(x).float().square().mean(), dynamic=False, options=options)
     for run in (compiled, torch.compile(lambda x: model(x).float().square().mean(), dynamic=False)):
         model.zero_grad()

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.fx import Graph
 
 from flodl.engine.compile.passes.weight_gradients import WeightGradientsInFloat32
 
-from .rewritten_programs import num_calls, rewritten
+from .rewritten_programs import counted, num_calls, rewritten
 
 aten = torch.ops.aten
 cast = torch.ops.prims.convert_element_type.default
@@ -77,17 +76,8 @@ def test_a_compiled_step_with_autocast_has_the_gradients_of_eager() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
     x = torch.randn(64, 8)
-    counts: list[int] = []
-
-    class Counted(WeightGradientsInFloat32):
-        def __call__(self, graph: Graph) -> None:
-            super().__call__(graph)
-            counts.append(num_calls(graph, to_float32))
-
-        def uuid(self) -> None:
-            """Keep the graph out of torch's cache on disk, from which it would come without the pass."""
-
-    options = {"post_grad_custom_post_pass": Counted()}
+    counting, counts = counted(WeightGradientsInFloat32, to_float32)
+    options = {"post_grad_custom_post_pass": counting}
     compiled = torch.compile(lambda x: model(x).float().square().mean(), dynamic=False, options=options)
     found: list[list[Tensor]] = []
     for run in (compiled, lambda x: model(x).float().square().mean()):
