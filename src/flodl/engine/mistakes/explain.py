@@ -158,12 +158,14 @@ def _not_a_tensor(told: str, error: Exception, batch: tuple[Any, ...]) -> str:
         return (
             f"The batch is a dict: pass its parts to the model, as in model(batch[{name}]) or model(**batch)."
         )
-    if re.search(r"not (list|tuple)\b", told) and (advice := collated_list(batch)):
-        return advice
-    if re.search(r"not (list|tuple)\b", told) and any(
-        isinstance(part, list | tuple) and any(isinstance(item, Tensor) for item in part) for part in batch
-    ):
-        return "A part of the batch contains several tensors: pass them to the model one by one, as in x[0]."
+    if re.search(r"not (list|tuple)\b", told):
+        if advice := collated_list(batch):
+            return advice
+        lists = [part for part in batch if isinstance(part, list | tuple)]
+        if any(isinstance(item, Tensor) for part in lists for item in part):
+            return (
+                "A part of the batch contains several tensors: pass them to the model one by one, as in x[0]."
+            )
     others = [leaf for leaf in leaves_of(batch) if not isinstance(leaf, Tensor)]
     if "not str" in told or (others and all(isinstance(leaf, str) for leaf in others)):
         return "Models take numbers: encode texts as tensors, for example with a tokenizer."

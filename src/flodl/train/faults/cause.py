@@ -81,7 +81,6 @@ def explain(
 def _is_ignored(part: Any) -> bool:
     """Return whether a part of a batch has nothing but targets that losses leave out.
 
-    >>> import torch
     >>> _is_ignored(torch.tensor([-100, -100])), _is_ignored(torch.tensor([-100, 1]))
     (True, False)
     """
