@@ -212,10 +212,25 @@ def test_a_run_that_was_trained_without_a_monitor_says_what_is_missing(tmp_path)
         invoke(tmp_path)
 
 
-def test_a_folder_inside_a_run_names_the_run(run):
-    (run / "bundles").mkdir()
-    with pytest.raises(MonitorError, match=r"bundles' is a folder of a run. Pass the run itself"):
-        invoke(run / "bundles")
+def test_a_folder_of_runs_that_were_trained_without_a_monitor_says_so(tmp_path):
+    for name in ("first", "second"):
+        (tmp_path / name / "bundles").mkdir(parents=True)
+        (tmp_path / name / "config.json").write_text("{}")
+    told = r"contains runs without a journal.jsonl \(first, second\): each was trained with monitor=False"
+    with pytest.raises(MonitorError, match=told):
+        invoke(tmp_path)
+
+
+@pytest.mark.parametrize("inner", ["bundles", "bundles/step-00000003"])
+def test_a_folder_inside_a_run_names_the_run(run, inner):
+    (run / inner).mkdir(parents=True)
+    with pytest.raises(MonitorError, match=rf"{inner}' is a folder of a run. Pass the run itself: '{run}'"):
+        invoke(run / inner)
+
+
+def test_a_misspelled_folder_is_answered_with_a_similar_one(run):
+    with pytest.raises(MonitorError, match=rf"{run.name}s' does not exist. Did you mean '{run.name}'\?"):
+        invoke(run.with_name(f"{run.name}s"))
 
 
 def test_of_several_folders_empty_ones_are_left_out_with_a_note(run, tmp_path):

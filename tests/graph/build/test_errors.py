@@ -308,7 +308,8 @@ MESSAGES = {
     MonitorError: (
         monitor_error,
         "'{}' has no journal. "
-        "Pass the folder of a run: the run_dir of Monitor(…), which contains a journal.jsonl.",
+        "Pass the folder of a run, which contains a journal.jsonl: the checkpoint_dir of a Trainer, or the "
+        "run_dir of a Monitor.",
     ),
     PictureError: (
         picture_error,

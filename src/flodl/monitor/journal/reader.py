@@ -18,6 +18,7 @@ from . import index
 from .codec import FILE, MAX_LINE_BYTES, Entry, decode
 from .line_positions import LinePosition, LinePositions
 from .lines import read_lines
+from .missing import no_journal
 from .writer_lock import acquire_writer_lock
 
 if TYPE_CHECKING:
@@ -62,23 +63,7 @@ def journal_file(run: str | os.PathLike[str]) -> Path:
         return found
     if found.exists():
         raise MonitorError(f"{str(found)!r} is not a regular file. Pass the folder of a run.")
-    if (path.parent / FILE).is_file() and path.is_dir():
-        raise MonitorError(f"{str(path)!r} is a folder of a run. Pass the run itself: {str(path.parent)!r}.")
-    if (path / "config.json").is_file() and (path / "bundles").is_dir():
-        raise MonitorError(
-            f"{str(path)!r} is the folder of a run of a Trainer, and has no journal.jsonl: the run was "
-            "trained with monitor=False, so there is nothing to show. Omit monitor=False to record a journal "
-            "from the next start on."
-        )
-    problem = "has no journal" if path.is_dir() else "does not exist"
-    nearby = sorted(str(inner.parent) for inner in path.glob(f"*/{FILE}")) if path.is_dir() else []
-    more = f" and {len(nearby) - 3} more" if len(nearby) > 3 else ""
-    advice = (
-        f"Its folders {', '.join(nearby[:3])}{more} have one: pass one of them."
-        if nearby
-        else "Pass the folder of a run: the run_dir of Monitor(…), which contains a journal.jsonl."
-    )
-    raise MonitorError(f"{str(path)!r} {problem}. {advice}")
+    raise no_journal(path)
 
 
 class Table(NamedTuple):
