@@ -8,6 +8,7 @@ from .device.memory import MemoryUse, forget_peaks, memory_use
 from .device.torch_flags import current_flags, set_flags
 from .errors import NoGradient, NotRestorable
 from .mistakes.batch_text import batch_text
+from .mistakes.broadcasts import watch_broadcasts
 from .mistakes.explain import explained
 from .modes import enter_training, switch_modes
 from .non_finite import NonFinite, find_non_finite, report_skips_elsewhere
@@ -78,5 +79,6 @@ __all__ = [
     "taking_a_dict",
     "trial_copy",
     "update_without_batch",
+    "watch_broadcasts",
     "watch_outside",
 ]

@@ -30,6 +30,7 @@ from .batch.signature import Signature, signature
 from .batch.time_first import leading_dimensions, recurrent_inputs, varying_rows
 from .device.memory import memory_use
 from .errors import StepAttributeError, StepCallError
+from .mistakes.broadcasts import watch_broadcasts
 from .mistakes.creation import ASSIGNED_ELSEWHERE, ELSEWHERE, EXAMPLE, INSTEAD, how_to_read
 from .mistakes.explain import explained
 from .mistakes.first_call import (
@@ -519,12 +520,15 @@ class TrainStep:
             self._warn_of_samples()
 
     def _run_first(self, micro: Micro) -> Outcome:
-        """Run the first batch, and remember whether recurrent modules read its rows as time steps."""
+        """Run the first batch; look for broadcasts, and for recurrent modules that read time first."""
         controller, usual = self._controller, self._usual
         if usual.is_explicit or controller.tier != "eager":
             return controller.run(micro, self._count.steps)
-        with recurrent_inputs(self._body.model) as found:
+        model = self._body.model
+        with recurrent_inputs(model) as found, watch_broadcasts(model, micro.batch) as broadcasts:
             outcome = controller.run(micro, self._count.steps)
+        for text in broadcasts:
+            self._journal.warn(0, "broadcast", Cause.PROBABLE_MISTAKE, text)
         leading = leading_dimensions(micro.batch)
         usual.time_first = leading if leading in found else None
         return outcome

@@ -17,6 +17,7 @@ from flodl.engine import (
     explained,
     rehearse,
     sandbox,
+    watch_broadcasts,
     watch_outside,
 )
 from flodl.graph import recorded
@@ -65,7 +66,7 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
     plain = PlainState(session) if _saves(run) else None
     try:
         with sandbox(session.train_step, batch, evaluated, evaluator.outputs, *metrics, *states), muted:
-            names, values = _trained_names(run, batch)
+            names, values, broadcasts = _trained_names(run, batch)
             matrices, warnings = list[str](), list[str]()
             written = {} if outside is None else outside.written()
             drawn = [] if outside is None else outside.drawn()
@@ -77,7 +78,9 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
                 with hint_at_batches(eval_data):
                     outputs = list[tuple[Any, Any]]()
                     found, matrices = evaluator.names_of(
-                        *evaluated, on_outputs=lambda *pair: outputs.append(pair)
+                        *evaluated,
+                        on_outputs=lambda *pair: outputs.append(pair),
+                        on_broadcasts=broadcasts.extend,
                     )
                     warnings += [
                         one for pair in outputs for one in broadcast_metrics(evaluator.metrics, *pair)
@@ -94,6 +97,8 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
         unsaved = () if plain is None else plain.warnings(as_arguments(batch))
         if unrelated := unrelated_state(session, as_arguments(batch)):
             warnings.append(unrelated)
+        # The same line may be found for both batches, which may differ in size.
+        warnings += [f"{one}." for one in {text.partition(",")[0]: text for text in broadcasts}.values()]
         for warning in (*unsaved, *warnings):
             run.reports.warn(warning)
         _report_accumulation(run, batch)
@@ -109,8 +114,8 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
         run.saver.check_parts()
 
 
-def _trained_names(run: Run, batch: Any) -> tuple[set[str] | None, dict[str, Tensor]]:
-    """Return the names that a row of the history has without evaluation, and the named values.
+def _trained_names(run: Run, batch: Any) -> tuple[set[str] | None, dict[str, Tensor], list[str]]:
+    """Return the names that a row of the history has without evaluation, the named values, and broadcasts.
 
     The names are None if the forward fails.
 
@@ -119,7 +124,8 @@ def _trained_names(run: Run, batch: Any) -> tuple[set[str] | None, dict[str, Ten
     arguments = as_arguments(batch)
     records, _ = recorded(run.session.model)
     try:
-        loss, values = rehearse(run.session.train_step, arguments)
+        with watch_broadcasts(run.session.model, arguments) as broadcasts:
+            loss, values = rehearse(run.session.train_step, arguments)
     except Exception as error:
         log.debug("the dry pass of a training batch: %s: %s", type(error).__name__, error)
         if isinstance(error, torch.OutOfMemoryError) and run.session.device.type == "cuda":
@@ -130,7 +136,7 @@ def _trained_names(run: Run, batch: Any) -> tuple[set[str] | None, dict[str, Ten
             if better is not None:
                 raise better from error
             raise
-        return None, {}
+        return None, {}, []
     check_names(values)
     for name, value in values.items():
         check_number(name, value)
@@ -141,7 +147,7 @@ def _trained_names(run: Run, batch: Any) -> tuple[set[str] | None, dict[str, Ten
     if session.settings.devices and metrics and num_records != records:
         run.reports.warn(records_on_ranks(metrics))
     skipped = {SKIPPED} if session.settings.nan == "skip" else set()
-    return {"loss", "lr", *skipped, *values}, values
+    return {"loss", "lr", *skipped, *values}, values, broadcasts
 
 
 def _report_accumulation(run: Run, batch: Any) -> None:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from flodl import Loader
 from flodl.train.evaluation.broadcasts import broadcast_metrics
 
 PREDICTIONS, TARGETS = torch.arange(6.0), torch.arange(6.0) + 0.5
@@ -79,3 +80,29 @@ def test_fit_warns_before_training_and_not_with_fitting_outputs(make, data, caps
     trainer.fit((x, y), epochs=1, batch_size=10, eval_data=(x, y))
     printed = capsys.readouterr()
     assert "gets predictions" not in printed.out + printed.err
+
+
+def with_accuracy_in_evaluation(model, x, y):
+    """Return a correct loss, and in evaluation a mean over all pairs of predictions and targets."""
+    predictions = model(x)
+    loss = torch.nn.functional.mse_loss(predictions.squeeze(1), y)
+    return loss, {} if model.training else {"close": ((predictions - y).abs() < 1).float().mean()}
+
+
+def test_a_run_warns_before_training_with_the_line_of_the_step_function(make, data, capsys, monkeypatch):
+    import torch._dynamo.eval_frame
+
+    monkeypatch.setattr(torch._dynamo.eval_frame, "cached_backends", {})  # of other tests
+    flat = data[0], data[1].squeeze(1)
+
+    def loss_of(model, x, y):
+        return ((model(x) - y) ** 2).mean()
+
+    for step_fn in (loss_of, with_accuracy_in_evaluation):
+        make(step_fn=step_fn).fit(flat, epochs=1, batch_size=8, eval_data=Loader(flat, 5))
+        err = capsys.readouterr().err
+        first = step_fn.__code__.co_firstlineno
+        named = [f"at test_broadcasts.py:{first + line}, tensors of shape" in err for line in range(6)]
+        assert named.count(True) == err.count("tensors of shape") == 1
+    make(step_fn=loss_of).fit(data, epochs=1, batch_size=8, eval_data=data)
+    assert capsys.readouterr().err == ""

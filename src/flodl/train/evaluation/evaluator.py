@@ -21,6 +21,7 @@ from flodl.engine import (
     leading_lengths,
     num_samples,
     outcome_of,
+    watch_broadcasts,
 )
 from flodl.graph import without_carried_values, without_records
 
@@ -121,14 +122,25 @@ class Evaluator:
         )
 
     def names_of(
-        self, batch: Any, samples: int | None, *, on_outputs: Callable[[Any, Any], None]
+        self,
+        batch: Any,
+        samples: int | None,
+        *,
+        on_outputs: Callable[[Any, Any], None],
+        on_broadcasts: Callable[[list[str]], None],
     ) -> tuple[list[str], list[str]]:
         """Evaluate one batch, and return the names of the values and of the matrices that there are.
 
-        `on_outputs` receives the predictions and targets for the metrics.
+        `on_outputs` receives the predictions and targets for the metrics, `on_broadcasts` where the step
+        function combines [n, 1] and [n].
         """
         found, tables = self._evaluate(
-            [(batch, samples)], lambda: None, warns=False, compute=computed_or_nan, on_outputs=on_outputs
+            [(batch, samples)],
+            lambda: None,
+            warns=False,
+            compute=computed_or_nan,
+            on_outputs=on_outputs,
+            on_broadcasts=on_broadcasts,
         )
         names, matrices = list(found), [name for name in tables if name not in found]
         if self.average is None:
@@ -154,6 +166,7 @@ class Evaluator:
         warns: bool = True,
         compute: Callable[[Any], Any] | None = None,
         on_outputs: Callable[[Any, Any], None] | None = None,
+        on_broadcasts: Callable[[list[str]], None] | None = None,
     ) -> tuple[dict[str, float], dict[str, dict[str, Any]]]:
         sums = WeightedSums()
         reset_metrics(self.metrics, self.device)
@@ -167,7 +180,12 @@ class Evaluator:
                         log.warn("evaluation: %s", ambiguous_samples(lengths))
                         warns = False
                 with computing_in(self.precision, self.device):
-                    loss, values = self._call_step_fn(arguments)
+                    if on_broadcasts is None:
+                        loss, values = self._call_step_fn(arguments)
+                    else:
+                        with watch_broadcasts(self.model, arguments) as broadcasts:
+                            loss, values = self._call_step_fn(arguments)
+                        on_broadcasts(broadcasts)
                     if self.model.training:
                         check_still_evaluating(self.model)
                     check_names(values, metrics=self.metrics)

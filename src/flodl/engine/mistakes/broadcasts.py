@@ -1,0 +1,176 @@
+"""A step function that combines [n, 1] and [n], one number for each of n samples, and gets [n, n]."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+from flodl.core import log
+
+from ..batch.samples import num_samples
+from ..batch.tree import leaves_of
+
+# Sums over features that keep the dimension, as the squared norms of all pairs of distances do.
+_KEPT_ON_PURPOSE = ("sum", "mean", "norm", "vector_norm", "logsumexp")
+_PACKAGES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
+
+
+@contextmanager
+def watch_broadcasts(model: nn.Module, batch: tuple[Any, ...]) -> Iterator[list[str]]:
+    """Yield a list that collects where the code around a model combines [n, 1] and [n], for n samples.
+
+    Both have to come from the batch or from the model, and nothing in sight may have made the column on
+    purpose, such as `x[:, None]`. What the model itself does is not watched.
+
+    >>> model, x, y = nn.Linear(3, 1), torch.ones(4, 3), torch.ones(4)
+    >>> with watch_broadcasts(model, (x, y)) as found:
+    ...     _ = (model(x) - y).square().mean(), (model(x).squeeze(1) - y).square().mean()
+    >>> len(found), found[0].partition(", ")[2][:63]
+    (1, 'tensors of shape [4, 1] and [4] are combined to [4, 4], so each')
+    """
+    rows = num_samples(batch)
+    if rows < 2 or isinstance(model, torch.jit.ScriptModule) or _is_compiled(model):
+        yield []
+        return
+    mode = _Watch(rows)
+    mode.track(batch)
+
+    def leave(*_: object) -> None:
+        mode.leave()
+
+    def enter(_: nn.Module, __: object, output: object) -> None:
+        mode.track(output)
+        mode.enter()
+
+    hooks = model.register_forward_pre_hook(leave), model.register_forward_hook(enter)
+    try:
+        yield mode.found
+    finally:
+        mode.leave()
+        for hook in hooks:
+            hook.remove()
+
+
+class _Watch(TorchFunctionMode):
+    """Look at each torch function that is called between two calls of the model."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.rows, self.found = rows, list[str]()
+        # What has a row for each sample, and whether it is a column that was made on purpose.
+        self._samples: Any = WeakIdKeyDictionary()
+        self._depth = _num_modes()
+        self._is_entered = self._is_off = False
+
+    def enter(self) -> None:
+        """Start to look, unless the caller is inside another mode, which would be left in the wrong order."""
+        if not (self._is_entered or self._is_off) and _num_modes() == self._depth:
+            self.__enter__()  # type: ignore[no-untyped-call]
+            self._is_entered = True
+
+    def leave(self) -> None:
+        """Stop to look."""
+        if self._is_entered and _num_modes() == self._depth + 1:
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._is_entered = False
+
+    def track(self, values: object) -> None:
+        """Remember the tensors that have a row for each sample."""
+        for leaf in leaves_of(values):
+            if isinstance(leaf, Tensor) and not leaf.is_nested and leaf.ndim and len(leaf) == self.rows:
+                self._samples[leaf] = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not self._is_off:
+            try:
+                self._look(func, [*_tensors((*args, *(kwargs or {}).values()))], result)
+            except Exception as error:
+                log.debug("the search for broadcasts: %s: %s", type(error).__name__, error)
+                self._is_off = True
+        return result
+
+    def _look(self, func: Any, given: list[Tensor], result: Any) -> None:
+        results = [*_tensors([result])]
+        if not results or not any(one in self._samples for one in given):
+            return
+        for one in results:
+            if one.shape == (self.rows, self.rows) and self._is_mistake(func, given):
+                self._report()
+            elif one.ndim and one.shape[0] == self.rows:
+                self._samples[one] = self._is_column_on_purpose(func, given, one)
+
+    def _is_mistake(self, func: Any, given: list[Tensor]) -> bool:
+        """Return whether an elementwise function got a column and a row, both of samples, by mistake."""
+        columns = [one for one in given if one.shape == (self.rows, 1)]
+        flat = [one for one in given if one.shape == (self.rows,)]
+        is_elementwise = len(columns) + len(flat) == sum(one.numel() > 1 for one in given)
+        # The losses of torch warn themselves.
+        warns_itself = getattr(func, "__module__", "") == "torch.nn.functional"
+        if warns_itself or not (columns and flat and is_elementwise):
+            return False
+        memory = {one.untyped_storage().data_ptr() for one in flat}
+        return all(one in self._samples for one in flat) and not any(
+            self._samples.get(one, True) or one.untyped_storage().data_ptr() in memory for one in columns
+        )
+
+    def _is_column_on_purpose(self, func: Any, given: list[Tensor], result: Tensor) -> bool:
+        """Return whether a column was made from a flat tensor, by a sum, or from columns made on purpose."""
+        if result.shape != (self.rows, 1):
+            return False
+        if any(one.shape == (self.rows,) for one in given):
+            return True
+        if getattr(func, "__name__", "") in _KEPT_ON_PURPOSE and given[0].shape != result.shape:
+            return True
+        larger = [one for one in given if one.numel() > 1]
+        return all(one.shape == result.shape and self._samples.get(one, False) for one in larger)
+
+    def _report(self) -> None:
+        n = self.rows
+        text = (
+            f"at {_line_of_user(sys._getframe(1))}, tensors of shape [{n}, 1] and [{n}] are combined to "
+            f"[{n}, {n}], so each sample is combined with every other one. Remove the extra dimension, for "
+            "example with squeeze(1). If all pairs are meant, write a[:, None] and b[None, :]"
+        )
+        if text not in self.found:
+            self.found.append(text)
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Yield the tensors among some values, and in lists and tuples among them."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from (one for one in value if isinstance(one, Tensor))
+
+
+def _num_modes() -> int:
+    return int(torch._C._len_torch_function_stack())
+
+
+def _is_compiled(model: nn.Module) -> bool:
+    """Return whether the program compiles something: compiled code would be compiled again under a mode."""
+    eval_frame = sys.modules.get("torch._dynamo.eval_frame")
+    backends = getattr(eval_frame, "cached_backends", {})
+    if any(backend is not None for backend in backends.values()):
+        return True
+    return any(hasattr(one, "_orig_mod") or one._compiled_call_impl is not None for one in model.modules())
+
+
+def _line_of_user(frame: FrameType | None) -> str:
+    """Return the file and line of the innermost frame outside torch and flodl."""
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGES):
+        frame = frame.f_back
+    return "an unknown line" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

@@ -1,0 +1,162 @@
+"""Combining [n, 1] and [n] in a step function gives [n, n], which is hardly ever meant."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+from torch import nn
+
+from flodl.engine import TrainStep, watch_broadcasts
+
+N = 6
+X, Y = torch.randn(N, 3), torch.randn(N)
+LABELS = torch.arange(N) % 2
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_compiled(monkeypatch):
+    """Forget what other tests compile, where the search is left out."""
+    import torch._dynamo.eval_frame
+
+    monkeypatch.setattr(torch._dynamo.eval_frame, "cached_backends", {})
+
+
+def found_in(compute, *batch):
+    model = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1))
+    with watch_broadcasts(model, batch) as found:
+        compute(model, *batch)
+    return found
+
+
+def actor_critic(model, x, y):
+    advantage = y - model(x)
+    return advantage.pow(2).mean()
+
+
+def deep_q(model, x, y):
+    scores = torch.cat([model(x), model(x)], dim=1)
+    return (scores.gather(1, LABELS.unsqueeze(1)) - y).square().mean()
+
+
+def kept_argmax(model, x, y):
+    predicted = torch.cat([model(x), -model(x)], dim=1).argmax(dim=1, keepdim=True)
+    return predicted.eq(y).float().mean()
+
+
+@pytest.mark.parametrize(
+    ("compute", "batch"),
+    [
+        (lambda model, x, y: ((model(x) - y) ** 2).mean(), (X, Y)),
+        (lambda model, x, y: (y - model(x)).abs().mean(), (X, Y)),
+        (lambda model, x, y: torch.sub(model(x).sigmoid() * 2, y / 3).abs().mean(), (X, Y)),
+        (lambda model, x, y: ((model(x) > 0).float() == y).float().mean(), (X, Y.round())),
+        (lambda model, x, y: (model(x).squeeze(1).round() == y).float().mean(), (X, LABELS[:, None].float())),
+        (lambda model, x, y, w: ((model(x) - y).square() * w).mean(), (X, Y[:, None], Y)),
+        (actor_critic, (X, Y)),
+        (deep_q, (X, Y)),
+        (kept_argmax, (X, LABELS)),
+    ],
+)
+def test_one_number_for_each_sample_against_all_others_is_found(compute, batch):
+    (text,) = found_in(compute, *batch)
+    source, first = inspect.getsourcelines(compute)
+    lines = [f"at test_broadcasts.py:{line}" for line in range(first, first + len(source))]
+    assert text.split(",")[0] in lines
+    assert f"tensors of shape [{N}, 1] and [{N}] are combined to [{N}, {N}]" in text
+
+
+def squared_distances(model, x, y):
+    return (x.pow(2).sum(1, keepdim=True) + y.pow(2).sum(1) - 2 * x @ y.T).mean() + model(x).sum()
+
+
+def same_labels(model, x, y):
+    return ((y.unsqueeze(1) == y) * model(x)).mean()
+
+
+def ranking(model, x, y):
+    scores = model(x)
+    return (scores - scores.squeeze(1)).relu().mean() + (y[:, None] > y[None, :]).float().mean()
+
+
+def fourier_features(model, x, y):
+    return (x[:, :1] * torch.arange(N) + model(x)).mean()
+
+
+def positions(model, x, y):
+    place = torch.arange(len(x)).unsqueeze(1).float()
+    return (place * torch.linspace(0, 1, N)).mean() + model(x).mean()
+
+
+@pytest.mark.parametrize(
+    ("compute", "batch"),
+    [
+        (lambda model, x, y: ((model(x) - y) ** 2).mean(), (X, Y[:, None])),
+        (lambda model, x, y: ((model(x).squeeze(-1) - y) ** 2).mean(), (X, Y)),
+        (lambda model, x, y: (model(x)[:, 0] - y).abs().mean(), (X, Y)),
+        (lambda model, x, y: (model(x) - y[None, :]).abs().mean(), (X, Y)),
+        (lambda model, x, y: (y.view(-1, 1).float() - model(x).flatten()).abs().mean(), (X, Y)),
+        (lambda model, x, y: (model(x) - y).abs().mean(), (X[:1], Y[:1])),
+        (squared_distances, (X, X + 1)),
+        (same_labels, (X, LABELS)),
+        (ranking, (X, Y)),
+        (fourier_features, (X, Y)),
+        (positions, (X, Y)),
+    ],
+)
+def test_pairs_that_are_meant_are_not_reported(compute, batch):
+    assert found_in(compute, *batch) == []
+
+
+def test_the_first_step_warns_once_with_the_line(capsys):
+    model = nn.Linear(3, 1)
+
+    def loss_of(model, x, y):
+        return ((model(x) - y) ** 2).mean()
+
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), loss_of, tier="eager")
+    for _ in range(3):
+        step(X, Y)
+    err = capsys.readouterr().err
+    line = inspect.getsourcelines(loss_of)[1] + 1
+    assert err.count(f"TrainStep: at test_broadcasts.py:{line}, tensors of shape") == 1
+    assert "broadcast: at test_broadcasts.py" in str(step.report())
+
+
+def test_a_step_is_the_same_bit_for_bit_if_it_is_watched():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 1))
+    torch.manual_seed(1)
+    want = (model(X) - Y[:, None]).square().mean()
+    torch.manual_seed(1)
+    with watch_broadcasts(model, (X, Y)):
+        got = (model(X) - Y[:, None]).square().mean()
+    assert torch.equal(want, got)
+
+
+def test_a_program_that_compiles_is_not_watched():
+    model = nn.Linear(3, 1)
+    model.compile(backend="eager")
+    with watch_broadcasts(model, (X, Y)) as found:
+        assert torch._C._len_torch_function_stack() == 0
+    assert found == []
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_nested_tensors_have_no_rows():
+    nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=torch.strided)
+    with watch_broadcasts(nn.Linear(3, 1), (torch.ones(2, 3), nested)) as found:
+        pass
+    assert found == []
+
+
+def test_modes_of_the_user_are_left_in_their_order():
+    model = nn.Linear(3, 1)
+    with watch_broadcasts(model, (X, Y)):
+        with torch.device("cpu"):
+            model(X)
+        assert torch._C._len_torch_function_stack() == 0
+        model(X)
+        assert torch._C._len_torch_function_stack() == 1
+    assert torch._C._len_torch_function_stack() == 0
