@@ -473,7 +473,8 @@ class TrainStep:
         self._calls.check_at = next_check(self._count.steps)
         if not body.model.training and not self._is_mode_checked:
             self._is_mode_checked = True
-            check_mode(body.model, self._journal, self._count.steps)
+            was_training = self._first_step_s is not None
+            check_mode(body.model, self._journal, self._count.steps, was_training=was_training)
         if self._count.is_loaded:
             self._count.is_loaded = False
             check_continued(body.optimizer, self._count.updates, self._journal, self._count.steps)

@@ -82,6 +82,29 @@ def test_evaluation_mode_that_makes_no_difference_is_not_a_warning(layer: nn.Mod
     assert capsys.readouterr().err == ""
 
 
+def test_a_step_on_test_data_in_evaluation_mode_is_a_warning_once(capsys) -> None:
+    model, step = new_step(nn.ReLU())
+    for _ in range(3):
+        model.train()
+        step(X, Y)
+        model.eval()
+        step(X, Y)  # meant as an evaluation
+    told = capsys.readouterr().err
+    assert told.count("is in evaluation mode in this call, which trains it all the same.") == 1
+    assert "call it without the step: with torch.no_grad(): model(x)" in told
+    assert [event.step for event in step.report().events] == [1]
+
+
+def test_a_resumed_step_whose_model_is_in_evaluation_mode_from_the_start_is_not_a_warning(capsys) -> None:
+    _, earlier = new_step(nn.ReLU())
+    earlier(X, Y)
+    model, step = new_step(nn.ReLU())
+    step.load_state_dict(earlier.state_dict())
+    model.eval()
+    step(X, Y)
+    assert capsys.readouterr().err == ""
+
+
 def test_a_part_in_evaluation_mode_is_not_a_warning(capsys) -> None:
     model, step = new_step(nn.BatchNorm1d(2))
     model[1].eval()

@@ -54,18 +54,30 @@ def _no_state() -> None:
     return None
 
 
-def check_mode(model: nn.Module, journal: Journal, step: int) -> None:
-    """Warn if a whole model is trained in evaluation mode, and that makes a difference."""
+def check_mode(model: nn.Module, journal: Journal, step: int, *, was_training: bool) -> None:
+    """Warn if a whole model is trained in evaluation mode, and that makes a difference.
+
+    If it `was_training` before, the batch may be meant for an evaluation, which makes a difference for any
+    model.
+    """
     for name, module in model.named_modules():
         drops = isinstance(module, _DropoutNd) and module.p > 0
         if not module.training and (drops or isinstance(module, _NormBase)):
             reason = (
                 f"the model is in evaluation mode, so {name!r} ({type(module).__name__}) does not behave as "
-                "in training. Call model.train() before training. If this is intentional, call "
+                "in training. Call model.train() before training. A step always trains: to evaluate, call "
+                "the model without it. If this is intentional, call "
                 "model.train() first, then eval() on those modules only"
             )
             journal.warn(step, "mode", Cause.PROBABLE_MISTAKE, reason)
             return
+    if was_training:
+        reason = (
+            "the model was in training mode until now and is in evaluation mode in this call, which trains "
+            "it all the same. To evaluate it, call it without the step: with torch.no_grad(): model(x). To "
+            "train it, call model.train() first"
+        )
+        journal.warn(step, "mode", Cause.PROBABLE_MISTAKE, reason)
 
 
 def check_schedulers(optimizer: Optimizer, journal: Journal, step: int) -> None:
