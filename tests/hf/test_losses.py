@@ -227,3 +227,41 @@ def test_soft_labels_are_probabilities_of_classes():
 def test_labels_that_do_not_fit_raise(call, message):
     with pytest.raises(HFError, match=message):
         call()
+
+
+def test_weights_of_classes_are_those_of_cross_entropy():
+    torch.manual_seed(0)
+    weight = torch.tensor([1.0, 5.0, 0.5])
+    logits, labels = torch.randn(6, 3), torch.tensor([0, 1, 2, 1, -100, 0])
+    expected = torch.nn.functional.cross_entropy(logits, labels, weight=weight)
+    assert torch.equal(sequence_loss(logits, labels, weight=weight), expected)
+    rows = logits.view(2, 3, 3)
+    assert torch.equal(token_loss(rows, labels.view(2, 3), weight=weight), expected)
+    assert token_loss(rows.bfloat16(), labels.view(2, 3), weight=weight).dtype == torch.float32
+
+
+def test_weights_of_classes_leave_out_rows_that_are_not_present():
+    torch.manual_seed(0)
+    weight, present = torch.tensor([1.0, 5.0]), torch.tensor([True, True, False])
+    logits, labels = torch.randn(3, 2), torch.tensor([0, 1, 1])
+    found = sequence_loss(logits, labels, present=present, weight=weight)
+    assert torch.equal(found, sequence_loss(logits[:2], labels[:2], weight=weight))
+
+
+@pytest.mark.parametrize(
+    ("head", "labels", "weight", "message"),
+    [
+        (
+            Head.SEQUENCE_CLASSIFICATION,
+            torch.zeros(6, 2),
+            torch.ones(2),
+            "weight= needs class ids, one per te",
+        ),
+        (Head.SEQUENCE_CLASSIFICATION, torch.zeros(6).long(), [1.0, 2.0], "weight is a list. Pass a tensor"),
+        (Head.QUESTION_ANSWERING, torch.zeros(6, 2), torch.ones(2), "which this head does not have"),
+    ],
+)
+def test_weights_where_there_are_no_class_ids_are_an_error(head, labels, weight, message):
+    config = config_of("bert")
+    with pytest.raises(HFError, match=message):
+        compute_loss(lambda **_: torch.zeros(6, 2), {}, labels, head=head, config=config, weight=weight)

@@ -83,8 +83,8 @@ def fit(model: Any, data: Any, eval_data: Any = None, **options: Any) -> Any:
         ("seqcls", lambda m: compute_loss(m, ("a", "b"), ("x", "y")), "first part of a batch is a tuple"),
         (
             "seqcls",
-            lambda m: m.compute_loss({}, [0], weight=torch.ones(2)),
-            "no argument 'weight'. For another",
+            lambda m: m.compute_loss({}, [0], label_smoothing=0.1),
+            "no argument 'label_smoothing'. For another",
         ),
         ("seqcls", lambda m: m(torch.ones(1, 2)), "input_ids is float32; expected integers"),
         (

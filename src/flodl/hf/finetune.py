@@ -13,10 +13,13 @@ from .heads import Head
 from .models import PretrainedModel
 
 
-def compute_loss(model: PretrainedModel, inputs: Mapping[str, Any], labels: Any = None) -> Tensor:
+def compute_loss(
+    model: PretrainedModel, inputs: Mapping[str, Any], labels: Any = None, *, weight: Tensor | None = None
+) -> Tensor:
     """Return the loss of a batch: the step function of every head.
 
-    `Trainer(model, compute_loss, optimizer=…)` trains on batches of `model.dataset(…)`.
+    `Trainer(model, compute_loss, optimizer=…)` trains on batches of `model.dataset(…)`. For weights of
+    classes, pass `functools.partial(compute_loss, weight=torch.tensor([1.0, 5.0]))`.
     """
     if not isinstance(inputs, Mapping):
         raise HFError(
@@ -25,7 +28,7 @@ def compute_loss(model: PretrainedModel, inputs: Mapping[str, Any], labels: Any 
         )
     if labels is None:
         raise HFError("the batch has no labels. Pass labels to model.dataset(…).")
-    return model.compute_loss(inputs, labels)
+    return model.compute_loss(inputs, labels, weight=weight)
 
 
 # A trainer that has metrics but no outputs names this function before it trains.

@@ -32,12 +32,16 @@ def compute_loss(
     head: Head,
     config: EncoderConfig,
     masked_fraction: float = 0.25,
+    weight: Tensor | None = None,
 ) -> Tensor:
     """Run the model on its inputs and return the loss of its head.
 
+    `weight` has a value for each class, as in torch's cross-entropy, for classes of texts or tokens.
     Masked LM computes logits at masked positions only, up to this fraction of all positions. In a packed
     batch, rows of pooled outputs without a sentence do not count, whatever their labels are.
     """
+    if weight is not None:
+        _check_weight(weight, head)
     match head:
         case Head.SEQUENCE_CLASSIFICATION:
             # With float labels, DeBERTa expects the probabilities of classes, the others several labels.
@@ -46,10 +50,10 @@ def compute_loss(
             rows = _packed_rows(inputs)
             present = None if rows is None else rows.length > 0
             return sequence_loss(
-                forward(**inputs), labels, problem_type=kind, soft_labels=soft, present=present
+                forward(**inputs), labels, problem_type=kind, soft_labels=soft, present=present, weight=weight
             )
         case Head.TOKEN_CLASSIFICATION:
-            return token_loss(forward(**inputs), labels)
+            return token_loss(forward(**inputs), labels, weight=weight)
         case Head.QUESTION_ANSWERING:
             start_logits, end_logits = forward(**inputs)
             return span_loss(start_logits, end_logits, labels, rows=_packed_rows(inputs))
@@ -70,19 +74,25 @@ def sequence_loss(
     problem_type: str | None = None,
     soft_labels: bool = False,
     present: Tensor | None = None,
+    weight: Tensor | None = None,
 ) -> Tensor:
     """Return the loss of a sequence classifier for logits [B, L].
 
     Class ids [B] use cross-entropy. Floats [B, L] use binary cross-entropy, because several labels may apply;
     with `soft_labels` or the problem type "single_label_classification", they are probabilities of classes. A
     model with a single output predicts a value, with the mean squared error. With `present` [B], only the
-    rows count where it is true.
+    rows count where it is true. With `weight` [L], which needs class ids, the mean is weighted by class.
 
     >>> logits = torch.zeros(2, 4)
     >>> round(sequence_loss(logits, torch.tensor([0, 3])).item(), 4)
     1.3863
     """
     kind = _problem(logits, labels, problem_type, soft_labels=soft_labels)
+    if weight is not None and (kind != "single_label_classification" or labels.is_floating_point()):
+        raise HFError(
+            f"weight= needs class ids, one per text, and this is {kind.replace('_', ' ')} with labels of "
+            f"{labels.dtype}. Write a step function with your own loss of model(**inputs)."
+        )
     if kind == "regression":
         _expect(logits.numel() == labels.numel(), "regression", logits, labels, "as many values")
         return _mean(F.mse_loss, logits, labels.reshape_as(logits), present)
@@ -95,13 +105,21 @@ def sequence_loss(
     _expect(labels.numel() == logits.shape[0], kind, logits, labels, "a class id per text")
     if present is not None:
         labels = labels.flatten().masked_fill(~present, IGNORED)
-    return F.cross_entropy(logits, labels.flatten().long(), ignore_index=IGNORED)
+    return F.cross_entropy(
+        logits, labels.flatten().long(), ignore_index=IGNORED, weight=_as_logits(weight, logits)
+    )
 
 
-def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean cross-entropy of logits [B, S, L] where the labels [B, S] are not −100."""
+def token_loss(logits: Tensor, labels: Tensor, *, weight: Tensor | None = None) -> Tensor:
+    """Return the mean cross-entropy of logits [B, S, L] where the labels [B, S] are not −100.
+
+    With `weight` [L], the mean is weighted by class.
+    """
     _expect(logits.shape[:-1] == labels.shape, "token classification", logits, labels, "a label per token")
-    return F.cross_entropy(_wide(logits).flatten(0, -2), labels.flatten().long(), ignore_index=IGNORED)
+    wide = _wide(logits).flatten(0, -2)
+    return F.cross_entropy(
+        wide, labels.flatten().long(), ignore_index=IGNORED, weight=_as_logits(weight, wide)
+    )
 
 
 def span_loss(start_logits: Tensor, end_logits: Tensor, labels: Any, *, rows: Rows | None = None) -> Tensor:
@@ -211,6 +229,20 @@ def capacity(positions: int, fraction: float) -> int:
         raise HFError(f"the fraction of masked positions is {fraction}; expected more than 0 and at most 1.")
     wanted = -(-int(positions * fraction) // 64) * 64
     return min(positions, max(wanted, 64))
+
+
+def _check_weight(weight: object, head: Head) -> None:
+    if not isinstance(weight, Tensor):
+        raise HFError(f"weight is a {type(weight).__name__}. Pass a tensor with a value for each class.")
+    if head not in (Head.SEQUENCE_CLASSIFICATION, Head.TOKEN_CLASSIFICATION):
+        raise HFError(
+            "weight= is for the classes of texts or tokens, which this head does not have. Leave it out, or "
+            "write a step function with your own loss of model(**inputs)."
+        )
+
+
+def _as_logits(weight: Tensor | None, logits: Tensor) -> Tensor | None:
+    return None if weight is None else weight.to(logits)
 
 
 def _may_wait(tensor: Tensor) -> bool:

@@ -182,28 +182,31 @@ class PretrainedModel(nn.Module):
         """Predict on raw text; what it returns depends on the head."""
         raise NotImplementedError
 
-    def compute_loss(self, inputs: Mapping[str, Any], labels: Any, **others: Any) -> Tensor:
+    def compute_loss(
+        self, inputs: Mapping[str, Any], labels: Any, *, weight: Tensor | None = None, **others: Any
+    ) -> Tensor:
         """Return the loss of a batch: cross-entropy, or what the problem type asks for.
 
         Tokens with the label -100 do not count. The labels of question answering are `(starts, ends)`,
-        counted from the first token of each text, in a packed batch too. Other arguments raise.
+        counted from the first token of each text, in a packed batch too. `weight` has a value for each class
+        of texts or tokens. Other arguments raise.
         """
         from .losses import compute_loss
 
         if others:
             raise HFCallError(
-                f"compute_loss has no argument {next(iter(others))!r}. For another loss, such as one with "
-                "class weights, write a step function: cross_entropy(model(**inputs), labels, weight=…)."
+                f"compute_loss has no argument {next(iter(others))!r}. For another loss, such as one "
+                "with label smoothing, write a step function: cross_entropy(model(**inputs), labels, …)."
             )
         if self.training or torch.is_grad_enabled():
-            return compute_loss(self, inputs, labels, head=self.head, config=self.config)
+            return compute_loss(self, inputs, labels, head=self.head, config=self.config, weight=weight)
 
         def forward(**inputs_: Any) -> Any:
             output = self(**inputs_)
             self._evaluated = inputs, output
             return output
 
-        return compute_loss(forward, inputs, labels, head=self.head, config=self.config)
+        return compute_loss(forward, inputs, labels, head=self.head, config=self.config, weight=weight)
 
     def outputs(self, inputs: Mapping[str, Any], labels: Any) -> tuple[Any, Any]:
         """Return the predictions of a batch and its labels, for metrics; `Trainer(outputs=…)` takes it.
