@@ -311,8 +311,10 @@ class Run:
         self.stage = Stage.BEGUN
         for note in notes_of(self.hooks.all, None if saver is None else saver.directory.keep):
             self.reports.note(note)
-        if (bridge := session.train_step.schedule) is not None and bridge.note and not session.updates:
-            self.reports.note(bridge.note)
+        unused = "" if session.train_step.schedule is None else session.train_step.schedule.note
+        if unused and unused not in self.reported:
+            self.reported.add(unused)
+            self.reports.note(unused)
         if note := note_of(self.progress.earlier, session):
             self.reports.event("alert", message=note, level="info")
         for warning in warnings_at_start(session, epochs=epochs, num_batches=self.progress.num_batches):

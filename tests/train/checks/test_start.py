@@ -191,3 +191,15 @@ def test_a_run_says_once_that_the_schedule_replaces_the_rate_of_the_optimizer(
     captured = capsys.readouterr()
     assert (captured.out + captured.err).count(said) == times
     assert str(trainer.train_step.report()).count(said) == times
+
+
+def test_a_resumed_run_says_that_a_changed_rate_is_not_used(make, data, tmp_path, capsys):
+    for rate, times in ((0.1, 0), (0.5, 1)):
+        trainer = make(
+            optimizer=lambda groups, rate=rate: torch.optim.SGD(groups, lr=rate),
+            schedule=CosineScheduler(0.1, 0.0, 20),
+            checkpoint_dir=tmp_path,
+        )
+        trainer.fit(data, epochs=1 + times, batch_size=8)
+        captured = capsys.readouterr()
+        assert (captured.out + captured.err).count("the lr=0.5 of the SGD is not used") == times
