@@ -101,6 +101,26 @@ def test_looking_at_the_values_does_not_change_an_evaluation(make, data):
     assert model[1].num_batches_tracked == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "compute", "is_reported"),
+    [
+        ("accuracy", lambda right: right.float().sum(), True),
+        ("top1_acc", lambda right: right.double().sum(), True),
+        ("accuracy", lambda right: 100 * right.float().mean(), False),  # in percent
+        ("accuracy", lambda right: right.float().mean(), False),
+        ("correct", lambda right: right.float().sum(), False),  # the mean of a count may be meant
+    ],
+)
+def test_a_count_that_is_named_like_an_accuracy_is_reported_once(told, name, compute, is_reported):
+    def step_fn(model, x, y):
+        error = model(x) - y
+        return error.square().mean(), {name: compute(error.flatten().abs() < 100)}
+
+    text = told(step_fn, times=2)
+    assert text.count(f"the step function returns {name!r}, a count over the batch") == is_reported
+    assert "convert it" not in text
+
+
 @pytest.mark.parametrize(("name", "is_reported"), [("correct", True), ("length", False)])
 def test_a_count_of_zero_in_the_first_batch_is_reported_after_the_first_epoch(
     make, data, capsys, name, is_reported

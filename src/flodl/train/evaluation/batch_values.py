@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +15,7 @@ from flodl.core.pooled_metrics import Pooling, pooling_of
 from flodl.engine import TrainStep, sandbox
 
 from .evaluator import Evaluator
-from .pieces import compare_pieces, warn_of_counts, warning_of
-
-_COUNTS = re.compile(r"correct|correctly|count|counts|errors|fn|fp|hit|hits|matches|num|right|tn|tp|wrong")
+from .pieces import COUNTS, compare_pieces, is_accuracy, warn_of_counts, warning_of
 
 
 @dataclass(frozen=True)
@@ -37,9 +34,10 @@ def judge_values(
     if values is None:
         values = _values_of(step, evaluator, batch)
     integers = [name for name, value in values.items() if _is_integer(value)]
+    too_high = [name for name, value in values.items() if is_accuracy(name) and _may_be_count(value)]
     warning, undecided = "", list[str]()
-    if integers:
-        found = compare_pieces(step, evaluator, batch, integers)
+    if integers or too_high:
+        found = compare_pieces(step, evaluator, batch, [*integers, *too_high])
         warning = "" if found is None else warn_of_counts(found)
         undecided = [name for name in integers if found is None or not found.whole.get(name)]
     pooled = {name: how for name in values if (how := pooling_of(name)) is not Pooling.NEVER}
@@ -57,7 +55,7 @@ def counts_in(means: Mapping[str, float], undecided: tuple[str, ...]) -> str:
         [
             name
             for name in undecided
-            if means.get(name, 0.0) > 1.0 and any(map(_COUNTS.fullmatch, words_of(name)))
+            if means.get(name, 0.0) > 1.0 and any(map(COUNTS.fullmatch, words_of(name)))
         ]
     )
 
@@ -73,6 +71,12 @@ def _values_of(step: TrainStep, evaluator: Evaluator, batch: Any) -> dict[str, T
 
 def _is_integer(value: Tensor) -> bool:
     return not value.is_floating_point() and value.dtype is not torch.bool
+
+
+def _may_be_count(value: Tensor) -> bool:
+    """Return whether a float is a whole number above 1; a percentage may be one, too."""
+    number = float(value.detach()) if value.is_floating_point() and value.numel() == 1 else 0.0
+    return number > 1.0 and number.is_integer()
 
 
 def _note(step: TrainStep, evaluator: Evaluator, batch: Any, pooled: Mapping[str, Pooling]) -> str:

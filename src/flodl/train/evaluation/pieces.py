@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from flodl.core import log
+from flodl.core.metric_modes import words_of
 from flodl.engine import TrainStep, num_samples, pieces_of, sandbox
 
 from .evaluator import Evaluator, as_arguments
 
+# Words that say that a value is a count.
+COUNTS = re.compile(r"correct|correctly|count|counts|errors|fn|fp|hit|hits|matches|num|right|tn|tp|wrong")
 # The loss of a sample differs by its rounding if it is computed in a smaller batch; GPUs may use TF32.
 TOLERANCES = {"cpu": 1e-4, "cuda": 1e-3, "half precision": 3e-2}
 
@@ -99,10 +103,22 @@ def warning_of(counts: Sequence[str]) -> str:
     """Return the warning about these counts, or "" if there are none."""
     if not counts:
         return ""
+    otherwise = ""
+    if not any(map(is_accuracy, counts)):
+        otherwise = ", or convert it with value.float() if you want the mean of the counts"
     return (
         f"the step function returns {' and '.join(map(repr, counts))}, "
         f"{'counts' if len(counts) > 1 else 'a count'} over the batch, and the history has the mean of a "
         "value over batches, weighted by samples, which depends on the batch size. Return a rate, such as "
-        "(predictions == y).float().mean(), or convert it with value.float() if you want the mean of the "
-        "counts."
+        f"(predictions == y).float().mean(){otherwise}."
     )
+
+
+def is_accuracy(name: str) -> bool:
+    """Return whether a value is an accuracy by its name, which a count is not, whatever its dtype.
+
+    >>> [is_accuracy(name) for name in ("acc", "top5_accuracy", "correct", "accuracy_count", "accel")]
+    [True, True, False, False, False]
+    """
+    words = words_of(name)
+    return not words.isdisjoint({"acc", "accuracy"}) and not any(map(COUNTS.fullmatch, words))
