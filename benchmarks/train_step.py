@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from budget import OverBudget, budget
 from chart import chart
-from harness import RESULTS, machine, table, take_turns, write_results
+from harness import CLOCKS, RESULTS, machine, table, take_turns, write_results
 from identity import identity
 from models import SUITE, Batches, Reference, small_suite
 from rivals import RIVALS, Runner, Unavailable
@@ -107,6 +107,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--warmup", type=int, default=2, help="epochs before the first timed one")
     parser.add_argument("--batches", type=int, default=50, help="steps per epoch")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--clock",
+        choices=list(CLOCKS),
+        default="wall",
+        help="cpu: the CPU time of the process, for a CPU that other programs use too",
+    )
+    parser.add_argument("--threads", type=int, help="threads of torch on a CPU")
     parser.add_argument("--budget", type=float, default=120.0, help="setup time limit of a rival in seconds")
     parser.add_argument(
         "--check", action="store_true", help="compare 60 losses with a plain loop, bit for bit"
@@ -131,11 +138,15 @@ def main() -> None:
     options = parse()
     warnings.simplefilter("ignore")
     suite = small_suite() if options.small else SUITE
-    kept = ("rounds", "epochs", "warm_rounds", "settle", "settle_s", "warmup", "batches", "budget")
+    Runner.clock = staticmethod(CLOCKS[options.clock])
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    kept = ("clock", "rounds", "epochs", "warm_rounds", "settle", "settle_s", "warmup", "batches", "budget")
     measured = {key: getattr(options, key) for key in kept}
     earlier = json.loads(options.keep.read_text())["models"] if options.keep else {}
     results: dict[str, Any] = {"settings": {"device": options.device, **measured}, "models": earlier}
     title = f"train_step{'_small' if options.small else ''}_{options.device.partition(':')[0]}"
+    title += "_time" if options.clock == "cpu" else ""
     facts = machine()
     for name in options.models:
         started = time.perf_counter()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import Any
 
 import torch
@@ -65,10 +64,10 @@ class Jax(Runner):
         taken = []
         for _ in range(epochs):
             jax.block_until_ready(self.weights)
-            started = time.perf_counter()
+            started = self.clock()
             self.epoch()
             jax.block_until_ready(self.weights)
-            taken.append(time.perf_counter() - started)
+            taken.append(self.clock() - started)
         return taken
 
 

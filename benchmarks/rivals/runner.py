@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
 
 from harness import timed
 
@@ -13,6 +16,8 @@ class Unavailable(Exception):
 
 class Runner(ABC):
     """A model in training on a fixed list of batches."""
+
+    clock: ClassVar[Callable[[], float]] = staticmethod(time.perf_counter)
 
     def __init__(self) -> None:
         self.losses: list[float] = []
@@ -27,7 +32,7 @@ class Runner(ABC):
 
     def turn(self, epochs: int) -> list[float]:
         """Run some epochs and return the seconds of each."""
-        return timed(self.epoch, epochs)
+        return timed(self.epoch, epochs, clock=self.clock)
 
     def note(self) -> str:
         """Return a note about the result, or an empty string."""
