@@ -37,6 +37,8 @@ class Progress:
     limit: int | None = None
     # Whether the dry pass was done.
     is_checked: bool = False
+    # Whether this call of `fit` had returned before the run was saved, so that it trains nothing.
+    has_returned: bool = False
     # The batches of the current epoch, where known.
     num_batches: int | None = None
     # The epochs asked for after a stop.

@@ -27,6 +27,9 @@ from .saving.directory import BUNDLES, RunDirectory, absolute_path
 from .saving.identity import check_seed
 from .saving.missing_run import similar_folders, why_no_run
 from .saving.undo import all_or_nothing
+from .session import Session
+
+_DATA = ("data", "eval_data")
 
 
 def resume_run(
@@ -44,9 +47,13 @@ def resume_run(
     them. A run that starts from another folder keeps the modes that the program set.
     """
     source = parse_resume(how)
-    session, directory = run.session, run.directory
+    session, directory, calls = run.session, run.directory, run.session.fit_calls
+    if calls.loads_again and calls.has_returned(max_epochs):
+        run.progress.has_returned = True
+        return False
     _check_epochs(session.epochs, max_epochs)
-    if session.updates:
+    _check_inside(session, max_epochs)
+    if session.updates and not calls.loads_again:
         now, before = run.recorder.observe_data(loader, run.progress.eval_data)
         if not run.is_complete:  # else it is reported that the data was not used
             # A run that is evaluated from now on needs no warning.
@@ -73,24 +80,33 @@ def resume_run(
     parts = read_bundle(bundle, verify=False)
     own_folder = directory is not None and bundle.path.parent == directory.bundles
     check_saved_run(session, parts, allow_different_structure=allow_different_structure)
-    _check_epochs(len(parts["history"]), max_epochs, source=None if own_folder else bundle.path)
-    own_seed = loader.seed
-    if own_folder and session.settings.seed is None and len(parts["history"]) == run.progress.total_epochs:
-        assert directory is not None
-        check_seed(directory.path, parts, seed=own_seed)
+    saved, own_seed, was_loaded = parts["trainer"], loader.seed, calls.loads_again
+    made = list(saved.get("fit_calls", ())) if own_folder else []
+    has_returned = not was_loaded and made[:1] == [max_epochs]
+    if not has_returned:
+        _check_epochs(len(parts["history"]), max_epochs, source=None if own_folder else bundle.path)
+        if (
+            own_folder
+            and session.settings.seed is None
+            and len(parts["history"]) == run.progress.total_epochs
+        ):
+            assert directory is not None
+            check_seed(directory.path, parts, seed=own_seed)
+        if run.stage is not Stage.CLOSED:
+            check_same_limit(saved.get("limit"), run.progress.limit)
     check_ranges(parts, on_ranks=bool(session.settings.devices))
-    if run.stage is not Stage.CLOSED:
-        check_same_limit(parts["trainer"].get("limit"), run.progress.limit)
     with all_or_nothing(session, run.cursor, loader, run.hooks):
         load_parts(
             session,
             parts,
             loaders=run.loaders,
-            loader=loader,
+            loader=None if has_returned else loader,
             hooks=run.hooks,
             start=start,
             with_modes=own_folder,
         )
+        if not has_returned:
+            _check_inside(session, max_epochs)
         session.start.is_fresh = False
         groups, modes = session.start.optimizer, session.start.modes
         assert groups is not None
@@ -105,10 +121,9 @@ def resume_run(
             modes=modes,
             own_folder=own_folder,
             config=run.recorder.config,
-            record=record,
+            record={name: one for name, one in record.items() if not (has_returned and name in _DATA)},
         )
         # The next start is compared with the first one, too.
-        saved = parts["trainer"]
         session.start.optimizer = saved.get("optimizer_at_start") or groups
         if own_folder:
             session.start.modes = saved.get("modes_at_start") or modes
@@ -122,23 +137,30 @@ def resume_run(
     else:
         session.start.source = str(bundle.path)
         session.start.buffers = ((parts.get("config") or {}).get("model") or {}).get("buffers")
+    found = [line for line in found if line not in calls.reported]
+    calls.loads_again = run.progress.has_returned = has_returned
+    if has_returned:
+        calls.returned = made
+        calls.reported.update(found)
     restarts = not own_folder and any(isinstance(hook, EarlyStopping) for hook in run.hooks.all)
     notes = ["EarlyStopping starts counting from scratch"] if restarts else []
     if own_folder and isinstance(source, Path) and not bundle.path.is_relative_to(source):
         notes.append(f"its own folder takes precedence over {str(source)!r}")
     best, session.start.restored_step = session.start.restored_step, None
-    if own_folder and best is not None and best != bundle.step:
+    if own_folder and best is not None and best != bundle.step and not was_loaded:
         notes.append(
             f"restore_best had loaded the weights of step {best}, which this replaces; to train from those, "
             "pass the bundle that restore_best returns as resume=… with another checkpoint_dir"
         )
-    if run.is_complete:
+    if run.is_complete and not has_returned:
         if loader.seed != own_seed:
             found.append(f"the seed is now {own_seed}, was {loader.seed}")
         run.progress.differences, found = found, []  # said where the run ends
     where = f"resumed from step {bundle.step}, epoch {session.epochs}"
     if not bundle.step:
         where = "starts with a save from before the first update"
+    if has_returned:
+        where = f"{where}; this call, fit(epochs={max_epochs}), was completed before, so it trains nothing"
     message = "; ".join([where, *notes, *found])
     if found:
         run.reports.warn(message)
@@ -146,11 +168,18 @@ def resume_run(
         run.reports.note(message)
     else:
         run.reports.event("alert", message=message, level="info")
+    if not was_loaded:
+        _call_on_resume(run, own_folder=own_folder)
+    return True
+
+
+def _call_on_resume(run: Run, *, own_folder: bool) -> None:
+    """Call `on_resume`, and report if a hook stops the run there."""
+    session = run.session
     was_stopped = bool(session.stop_reason)
     run.hooks.call("on_resume", epoch=session.epochs, own_folder=own_folder)
-    if session.stop_reason and not was_stopped and not run.is_complete:
+    if session.stop_reason and not was_stopped and not run.is_complete and not run.progress.has_returned:
         run.reports.note(_already_stopped(run))
-    return True
 
 
 def _already_stopped(run: Run) -> str:
@@ -177,6 +206,17 @@ def _check_epochs(done: int, max_epochs: int | None, source: Path | None = None)
         raise TrainError(
             f"epochs={max_epochs}, but this run has already completed {done}. Use at least that many, or "
             "start from scratch with a different checkpoint_dir."
+        )
+
+
+def _check_inside(session: Session, max_epochs: int | None) -> None:
+    """Raise if all epochs that are asked for are done, and the run is in the middle of the next one."""
+    if session.epochs == max_epochs and session.is_inside_epoch:
+        after = counted(session.updates, "update")
+        raise TrainError(
+            f"epochs={max_epochs}, but this run is in the middle of epoch {max_epochs + 1}, after {after}. "
+            f"Use epochs={max_epochs + 1} or more to finish that epoch, or start from scratch with a "
+            "different checkpoint_dir. The weights of the earlier epochs are in the bundles of the run."
         )
 
 

@@ -156,7 +156,9 @@ class Run:
                 stack.enter_context(self.stop_request.listen())
                 stack.callback(saver.directory.release)
                 saver.directory.lock()
-            session.stop_reason, self.stage, self.at_begin = "", Stage.OPEN, []
+            session.stop_reason, self.stage = "", Stage.OPEN
+            if not session.fit_calls.loads_again:
+                self.at_begin = []
             # Before the dry pass, which writes to the parameters when it restores them.
             earlier = earlier_run(session)
             self.progress = Progress(epochs, limit, earlier=earlier)
@@ -174,9 +176,10 @@ class Run:
             self.exit_if_asked()
             yield
             self.start()
-            if session.epochs < epochs or (saver is not None and saver.is_behind):
-                self.begin()
-            self._report_done(epochs)
+            if not self.progress.has_returned:
+                if session.epochs < epochs or (saver is not None and saver.is_behind):
+                    self.begin()
+                self._report_done(epochs)
             if self.stage is Stage.BEGUN and saver is not None:
                 saver.save_end()
             self.exit_if_asked()

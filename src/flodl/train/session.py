@@ -18,6 +18,7 @@ from flodl.optim import Schedule
 from .batches.position import Position
 from .evaluation.ema import AveragedWeights
 from .faults.nonfinite import SkippedUpdates
+from .fit_calls import FitCalls
 from .parameters import KnownParameters
 from .settings import TrainerSettings
 
@@ -60,6 +61,7 @@ class Session:
     history: list[dict[str, Any]] = field(default_factory=list)
     position: Position = field(default_factory=Position)
     start: Start = field(default_factory=Start)
+    fit_calls: FitCalls = field(default_factory=FitCalls)
     # When this process entered the current epoch.
     epoch_start_s: float = field(default_factory=time.perf_counter)
     # The updates that averaging and the check for non-finite values have handled.

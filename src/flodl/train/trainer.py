@@ -264,19 +264,25 @@ class Trainer(CheckedAttributes):
                 allow_different_structure=allow_different_structure,
                 max_epochs=epochs,
             )
-            if epochs - self.epochs > 1:
-                check_repeatable(eval_data)
-                check_several_epochs(loader)
-            if eval_data is None:
-                self._run.report_no_evaluation()
-            for warning in chosen_on_training_data(train_data, eval_data, self._run.watched):
-                self._run.reports.warn(warning)
-            if self._ranks is not None:
-                fit_on_ranks(self._run, self._ranks, loader, eval_data, self._make_optimizer)
-            while self.epochs < epochs and not self.stop_reason:
-                for batch in self.epoch(loader, eval_data=eval_data):
-                    self.step(batch)
+            if not self._run.progress.has_returned:
+                for warning in chosen_on_training_data(train_data, eval_data, self._run.watched):
+                    self._run.reports.warn(warning)
+                self._train(loader, eval_data, epochs)
+        self._run.session.fit_calls.end(epochs)
         return self.result()
+
+    def _train(self, loader: Loader, eval_data: Any, epochs: int) -> None:
+        """Train the epochs that are left, here or on several devices."""
+        if epochs - self.epochs > 1:
+            check_repeatable(eval_data)
+            check_several_epochs(loader)
+        if eval_data is None:
+            self._run.report_no_evaluation()
+        if self._ranks is not None:
+            fit_on_ranks(self._run, self._ranks, loader, eval_data, self._make_optimizer)
+        while self.epochs < epochs and not self.stop_reason:
+            for batch in self.epoch(loader, eval_data=eval_data):
+                self.step(batch)
 
     def running(self, epochs: int, *, limit: int | None = None) -> AbstractContextManager[None]:
         """Return a context that sets up signals, folder, monitor and garbage collection, and closes them.

@@ -84,6 +84,10 @@ class BatchCursor:
         is_ours = batch is self.batch or self.num_samples_of(batch) is not None
         return epoch, (self._mark.position, stop) if is_ours else None
 
+    def has_read(self, loader: Loader) -> bool:
+        """Return whether a batch of the current epoch was read from a loader."""
+        return self._loader is loader
+
     def forget(self) -> None:
         """Treat every batch so far as trained on."""
         self._loader = None

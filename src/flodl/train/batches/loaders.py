@@ -54,6 +54,8 @@ class Loaders:
         self._evaluation_data: tuple[Any, int | None] | None = None
         # The loader that was used last, of the user or of this object.
         self.evaluation: Loader | None = None
+        # The loader that was moved to the position of a saved run.
+        self._restored: Loader | None = None
         self._warned_of_uncounted = False
         # An iterator whose first batch was read by the dry pass, and all of its batches.
         self._peeked: tuple[Any, Batches] | None = None
@@ -69,9 +71,10 @@ class Loaders:
                 self._move_new(data, epoch)
                 session.loader, self._training_data = data, None
         elif session.loader is None or not _same_data((data, batch_size), self._training_data):
-            session.loader = self._build(data, batch_size, seed=seed)
-            session.loader.set_epoch(epoch)
-            self._training_data = (_shallow_copy(data), batch_size)
+            loader = self._build(data, batch_size, seed=seed)
+            if not self._continue_restored(loader):
+                loader.set_epoch(epoch)
+            session.loader, self._training_data = loader, (_shallow_copy(data), batch_size)
         elif session.loader.is_stale and not self._cursor.is_iterating:
             state = self._cursor.release(session.loader)
             session.loader = None  # first, so that the device need not have room for both
@@ -111,7 +114,7 @@ class Loaders:
         A program may create a loader for each epoch: every epoch has an order of its own nevertheless.
         """
         session, before = self._session, self._session.loader
-        if loader.epoch or loader.position or loader.is_one_shot:
+        if loader.epoch or loader.position or loader.is_one_shot or self._continue_restored(loader):
             return
         if before is not None and not before.is_one_shot and not self._cursor.is_iterating:
             state = self._cursor.state_dict(before)
@@ -124,6 +127,20 @@ class Loaders:
         if epoch:
             loader.set_epoch(epoch)
 
+    def _continue_restored(self, loader: Loader) -> bool:
+        """Move a loader into the epoch in which a run was saved, if it was resumed with other data.
+
+        A program that trains on other data from some epoch on cannot know which before it has resumed.
+        """
+        before, session = self._restored, self._session
+        if before is None or before is not session.loader or self._cursor.has_read(before):
+            return False
+        state = before.state_dict()
+        if not state["position"]:
+            return False
+        loader.load_state_dict(state)
+        return True
+
     def restore_training(self, loader: Loader, state: Mapping[str, Any]) -> None:
         """Move the loader to a saved state; raise CursorError if the order was drawn with another seed."""
         seed, given = state.get("seed"), self._session.settings.seed
@@ -134,6 +151,7 @@ class Loaders:
                 "checkpoint_dir."
             )
         loader.load_state_dict(state)
+        self._restored = loader
         self._cursor.forget()
 
     def peek_evaluation(self, data: Any) -> tuple[Any, int | None] | None:

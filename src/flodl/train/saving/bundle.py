@@ -49,6 +49,7 @@ def collect_parts(session: Session, cursor: BatchCursor, hooks: Hooks) -> dict[s
             "modes_at_start": session.start.modes,
             "optimizer_at_start": session.start.optimizer,
             "limit": session.start.limit,
+            "fit_calls": session.fit_calls.made,
             "structural_hashes": {path: one.hash for path, one in structures.items()},
             "structures": {path: one.as_metadata() for path, one in structures.items()},
             "parameters": parameter_names(session),
@@ -88,7 +89,7 @@ def load_parts(
     parts: Mapping[str, Any],
     *,
     loaders: Loaders,
-    loader: Loader,
+    loader: Loader | None,
     hooks: Hooks,
     start: Callable[[], None],
     with_modes: bool,
@@ -96,9 +97,10 @@ def load_parts(
     """Restore the state of a run that `check_saved_run` has checked.
 
     `start` is called when the data matches too, before the first value changes. Without `with_modes`, frozen
-    parameters and modules in evaluation mode stay as they are.
+    parameters and modules in evaluation mode stay as they are. Without a loader, the position in the data is
+    left out.
     """
-    if parts["data"] is not None:
+    if parts["data"] is not None and loader is not None:
         loaders.restore_training(loader, parts["data"])
     start()
     with nullcontext() if with_modes else restored_modes(session.model):

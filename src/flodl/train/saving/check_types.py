@@ -133,6 +133,7 @@ _TRAINER: dict[str, Check] = {
     "modes_at_start": _none_or(_are_modes),
     "optimizer_at_start": _none_or(_list_of(_is_mapping)),
     "limit": _none_or(_is_count),
+    "fit_calls": _list_of(_is_count),
     "structural_hashes": _none_or(_dict_of(_is_str)),
     "structures": _none_or(_dict_of(_dict_of(_is_str))),
     "parameters": _none_or(_list_of(_list_of(_is_str))),
@@ -140,5 +141,5 @@ _TRAINER: dict[str, Check] = {
 }
 _OPTIONAL = {
     "spent_s", "num_rollbacks", "skipped_in_a_row", "modes_at_start", "optimizer_at_start", "limit",
-    "structural_hashes", "structures", "parameters", "labels",
+    "fit_calls", "structural_hashes", "structures", "parameters", "labels",
 }  # fmt: skip
