@@ -38,7 +38,7 @@ from .checks.start import warnings_at_start
 from .checks.trained_before import earlier_run, note_of, remember_training
 from .evaluation.batch_values import BatchValues
 from .evaluation.evaluator import Evaluator
-from .evaluation.modes import preserve_modes
+from .evaluation.modes import note_of_chosen, preserve_modes
 from .faults.rollback import NonFinitePolicy
 from .faults.signals import StopRequest
 from .learning_rate import follows_loss
@@ -311,6 +311,8 @@ class Run:
         self.stage = Stage.BEGUN
         for note in notes_of(self.hooks.all, None if saver is None else saver.directory.keep):
             self.reports.note(note)
+        if chosen := note_of_chosen(session.model):
+            self.reports.note(chosen)
         unused = "" if session.train_step.schedule is None else session.train_step.schedule.note
         if unused and unused not in self.reported:
             self.reported.add(unused)
