@@ -235,6 +235,7 @@ class Run:
             if self.saver is not None:
                 self.hooks.check_states()
                 for warning in unsaved_schedulers(self.hooks.all):
+                    self.reported.add(warning)
                     self.reports.warn(warning)
 
     def watch_unsaved(self, loader: Loader) -> None:
@@ -242,7 +243,8 @@ class Run:
         settings, saver = self.session.settings, self.saver
         if saver is None or not (settings.save_every or settings.save_every_steps):
             return
-        warn = self.reports.warn  # without a reference to the run, which is freed with its trainer
+        # Without a reference to the run, which is freed with its trainer.
+        warn, reported = self.reports.warn, self.reported
         try:
             watched = UnsavedState(self.session, self.hooks.all, self.evaluator.step_fn, loader)
         except Exception as error:  # raised by a user object
@@ -251,7 +253,8 @@ class Run:
 
         def report() -> None:
             for warning in watched.warnings():
-                warn(warning)
+                if warning not in reported:
+                    warn(warning)
 
         saver.before_first_save = report
 
