@@ -271,6 +271,18 @@ class Run:
             names = ", ".join(map(repr, metrics))
             self.reports.note(f"no eval_data, so metrics ({names}) are computed only by trainer.evaluate")
 
+    def report_no_epoch(self) -> None:
+        """Report once that batches are trained on outside an epoch, so that nothing follows on its end."""
+        if "no epoch" in self.reported:
+            return
+        self.reported.add("no epoch")
+        saves = self.saver is not None and self.session.settings.save_every is not None
+        (self.reports.warn if saves else self.reports.note)(
+            "trainer.step was called outside of trainer.epoch, so no epoch is counted: there is no history, no "
+            f"evaluation{', no save' if saves else ''} and no hook at the end of an epoch. Write `for batch in "
+            "trainer.epoch(data, batch_size): trainer.step(batch)`; for a loop without epochs, use a TrainStep."
+        )
+
     def report_values(self, judged: BatchValues) -> None:
         """Report once which named values depend on the batch size; some are decided after an epoch."""
         self.progress.undecided = judged.undecided

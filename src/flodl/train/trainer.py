@@ -344,6 +344,8 @@ class Trainer(CheckedAttributes):
                 run.after_update()
             raise
         run.after_batch(whole, loss, steps_before=steps)
+        if cursor.batch is None:
+            run.report_no_epoch()
         return loss
 
     @explained
