@@ -83,7 +83,8 @@ def test_differences_from_the_saved_run_are_reported(make, data, tmp_path):
     again = make(monitor=None, checkpoint_dir=tmp_path, optimizer=optimizer(0.5), clip_norm=2.0)
     again.fit(data, epochs=3, batch_size=8)
     assert alerts(tmp_path)[-1].endswith(
-        "2 epochs done; clip_norm is now 2.0, was None; the optimizer continues with its saved lr of 0.1, not 0.5"
+        "2 epochs done; clip_norm is now 2.0, was None; the optimizer continues with its saved lr of 0.1, "
+        "not 0.5"
     )
     assert again.optimizer.param_groups[0]["lr"] == 0.1
 

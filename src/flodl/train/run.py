@@ -277,10 +277,11 @@ class Run:
             return
         self.reported.add("no epoch")
         saves = self.saver is not None and self.session.settings.save_every is not None
-        (self.reports.warn if saves else self.reports.note)(
-            "trainer.step was called outside of trainer.epoch, so no epoch is counted: there is no history, no "
-            f"evaluation{', no save' if saves else ''} and no hook at the end of an epoch. Write `for batch in "
-            "trainer.epoch(data, batch_size): trainer.step(batch)`; for a loop without epochs, use a TrainStep."
+        report, no_save = (self.reports.warn, ", no save") if saves else (self.reports.note, "")
+        report(
+            "trainer.step was called outside of trainer.epoch, so no epoch is counted: there is no history, "
+            f"no evaluation{no_save} and no hook at the end of an epoch. Write `for batch in trainer.epoch("
+            "data, batch_size): trainer.step(batch)`; for a loop without epochs, use a TrainStep."
         )
 
     def report_values(self, judged: BatchValues) -> None:

@@ -84,7 +84,9 @@ class LazyRestored(Lazy):
     def on_resume(self): ...
 
 
-def test_a_scheduler_that_a_hook_creates_later_is_reported_once_at_the_first_save(make, data, tmp_path, capsys):
+def test_a_scheduler_that_a_hook_creates_later_is_reported_once_at_the_first_save(
+    make, data, tmp_path, capsys
+):
     made = None
 
     def on_epoch_end(trainer):

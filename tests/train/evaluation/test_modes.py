@@ -235,7 +235,9 @@ def test_a_resumed_run_reports_chosen_modes_after_a_start_in_evaluation_mode(mak
 def test_chosen_modes_are_noted_once_where_they_make_a_difference(make, data, capsys):
     chosen_trainer(make).fit(data, epochs=2, batch_size=5)
     told = capsys.readouterr()
-    assert told.out.count("in evaluation mode and 'head' in training mode, and they stay so: 'body.1' (B") == 1
+    assert (
+        told.out.count("in evaluation mode and 'head' in training mode, and they stay so: 'body.1' (B") == 1
+    )
     assert "call model.train() before the run" in told.out
     assert not told.err
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1)).eval()

@@ -502,7 +502,9 @@ def test_a_buffer_that_the_program_sets_differently_is_named(make, tmp_path):
     fit(tmp_path, 2, make=make, model=Weighted([1.0, 2.0]))
     for epochs in (3, 4):  # it has no effect in any start
         same, *_, changed = fit(tmp_path, epochs, make=make, model=Weighted([1.0, 3.0]))
-        assert same == "resumed after 4 updates, 1 epoch done", "running statistics are not set by the program"
+        assert same == "resumed after 4 updates, 1 epoch done", (
+            "running statistics are not set by the program"
+        )
         assert changed.endswith(
             "; the buffer weights continues with its saved value of [1.0, 2.0], not [1.0, 3.0]"
         )

@@ -242,7 +242,9 @@ def test_an_ignored_optimizer_setting_is_reported(make, data, tmp_path, optimize
             monitor=None,
         )
         trainer.fit(data, epochs=epochs, batch_size=8)
-    ending = "1 epoch done" if said is None else f"1 epoch done; the optimizer continues with its saved {said}"
+    ending = (
+        "1 epoch done" if said is None else f"1 epoch done; the optimizer continues with its saved {said}"
+    )
     assert alerts(tmp_path)[-1].endswith(ending)
 
 

@@ -201,9 +201,7 @@ def changed_structure(model: nn.Module, saved: Mapping[str, Any]) -> Iterator[st
             yield f"{graph} is built differently (structural hash {own.hash}, was {hashes[path]})"
 
 
-def conflicting_modes(
-    model: nn.Module, own: Modes, saved: Modes, *, at_start: Modes | None
-) -> Iterator[str]:
+def conflicting_modes(model: nn.Module, own: Modes, saved: Modes, *, at_start: Modes | None) -> Iterator[str]:
     """Describe modes that are restored as saved although this program set others.
 
     A mode that is the same as `at_start` of the saved run is not a conflict: a hook changed it later.
@@ -227,9 +225,7 @@ def kept_modes(model: nn.Module, own: Modes, saved: Modes) -> Iterator[str]:
         yield f"{_listed(names)} {_are(names)} {now}, as this program has {it}; {was} saved {then}"
 
 
-def _changed_modes(
-    model: nn.Module, own: Modes, saved: Modes
-) -> Iterator[tuple[str, list[str], str, str]]:
+def _changed_modes(model: nn.Module, own: Modes, saved: Modes) -> Iterator[tuple[str, list[str], str, str]]:
     """Yield kind, names, and the saved and current words for every mode that changed."""
     described: set[str] = set()
     # A model that is in evaluation mode as a whole has not started training yet.
