@@ -172,7 +172,7 @@ def test_changed_evaluation_texts_are_reported_on_resume(tmp_path: Path, change:
     texts_now = [text + " again" for text in texts[:8]] if change == "texts" else texts[:8]
     labels_now = [1 - label for label in labels[:8]] if change == "labels" else labels[:8]
     reported = fit(model.dataset(texts_now, labels_now), 2)
-    assert "resumed from step 2" in reported
+    assert "resumed after 2 updates, 1 epoch done" in reported
     assert ("eval_data.content is now" in reported) == (change != "nothing")
 
 

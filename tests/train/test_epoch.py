@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
+from flodl import Loader
 from flodl.checkpoint import best, list_bundles
 from flodl.core import TrainError
 from flodl.monitor import Monitor
@@ -193,3 +194,31 @@ def test_an_epoch_that_was_left_and_continues_with_the_same_data_is_not_reported
         for batch in trainer.epoch(train_data, 5):
             trainer.step(batch)
     assert "was left after" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_a_step_outside_of_an_epoch_is_reported_once(make, data, tmp_path, capsys, has_folder):
+    trainer = make(checkpoint_dir=tmp_path / "run" if has_folder else None)
+    for batch in Loader(data, 5):
+        trainer.step(batch)
+    told = capsys.readouterr()
+    out = told.err if has_folder else told.out
+    assert out.count("trainer.step was called outside of trainer.epoch, so no epoch is counted") == 1
+    assert ("no save" in out) is has_folder
+    assert has_folder or not told.err
+
+
+def test_a_step_inside_of_an_epoch_is_not_reported(make, data, tmp_path, capsys):
+    trainer = make(checkpoint_dir=tmp_path / "run")
+    for x, y in trainer.epoch(data, 5):
+        trainer.step(x, y)
+        trainer.step(x + 1, y)
+    batch = next(iter(trainer.epoch(data, 5)))  # as a loop does that is left at once
+    trainer.step(batch)
+    trainer.save()
+    resumed = make(checkpoint_dir=tmp_path / "run")
+    assert resumed.resume(data, 5)
+    for batch in resumed.epoch(data, 5):
+        resumed.step(batch)
+    told = capsys.readouterr()
+    assert "outside of" not in told.out + told.err

@@ -134,7 +134,7 @@ def test_what_is_reported_before_a_run_begins_is_in_its_journal(make, data, tmp_
     kinds = [entry.event.kind for entry in read(tmp_path)]
     assert kinds.count("run_start") == kinds.count("run_end") == 2
     alerts = [entry.event.data["message"] for entry in read(tmp_path) if entry.event.kind == "alert"]
-    assert alerts == ["resumed from step 3, epoch 1"]
+    assert alerts == ["resumed after 3 updates, 1 epoch done"]
 
 
 def test_a_custom_loop_that_takes_its_own_batches_is_recorded(make, data, tmp_path):

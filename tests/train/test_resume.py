@@ -79,11 +79,12 @@ def test_differences_from_the_saved_run_are_reported(make, data, tmp_path):
 
     make(monitor=None, checkpoint_dir=tmp_path, optimizer=optimizer(0.1)).fit(data, epochs=1, batch_size=8)
     make(monitor=None, checkpoint_dir=tmp_path, optimizer=optimizer(0.1)).fit(data, epochs=2, batch_size=8)
-    assert alerts(tmp_path)[-1].endswith("epoch 1")
+    assert alerts(tmp_path)[-1].endswith("1 epoch done")
     again = make(monitor=None, checkpoint_dir=tmp_path, optimizer=optimizer(0.5), clip_norm=2.0)
     again.fit(data, epochs=3, batch_size=8)
     assert alerts(tmp_path)[-1].endswith(
-        "epoch 2; clip_norm is now 2.0, was None; the optimizer continues with its saved lr of 0.1, not 0.5"
+        "2 epochs done; clip_norm is now 2.0, was None; the optimizer continues with its saved lr of 0.1, "
+        "not 0.5"
     )
     assert again.optimizer.param_groups[0]["lr"] == 0.1
 
@@ -92,7 +93,7 @@ def test_a_rate_changed_by_a_schedule_is_not_reported(make, data, tmp_path):
     for epochs in (1, 2):
         trainer = make(monitor=None, checkpoint_dir=tmp_path, schedule=CosineScheduler(0.1, 0.01, 100))
         trainer.fit(data, epochs=epochs, batch_size=8)
-    assert alerts(tmp_path)[-1].endswith("epoch 1")
+    assert alerts(tmp_path)[-1].endswith("1 epoch done")
 
 
 def test_a_rate_changed_by_a_hook_is_reported_only_if_the_program_sets_a_different_one(make, data, tmp_path):
@@ -106,11 +107,11 @@ def test_a_rate_changed_by_a_hook_is_reported_only_if_the_program_sets_a_differe
         return alerts(tmp_path)[-1:]
 
     assert resumed(1, 0.1) == []
-    assert resumed(2, 0.1)[0].endswith("epoch 1")
-    assert resumed(3, 0.1)[0].endswith("epoch 2")
+    assert resumed(2, 0.1)[0].endswith("1 epoch done")
+    assert resumed(3, 0.1)[0].endswith("2 epochs done")
     assert resumed(4, 0.3)[0].endswith("; the optimizer continues with its saved lr of 0.0125, not 0.3")
     assert resumed(5, 0.3)[0].endswith("; the optimizer continues with its saved lr of 0.00625, not 0.3")
-    assert resumed(6, 0.1)[0].endswith("epoch 5")
+    assert resumed(6, 0.1)[0].endswith("5 epochs done")
 
 
 @pytest.mark.parametrize("from_other", [False, True])
@@ -301,11 +302,11 @@ def test_a_bundle_that_was_copied_from_another_run_is_reported_once_with_both_or
     shutil.copytree(newest, tmp_path / "b" / "bundles" / newest.name)
     for epochs in (3, 4):
         make(checkpoint_dir=tmp_path / "b", monitor=None).fit(data, epochs=epochs, batch_size=4)
-    first, second = (line for line in alerts(tmp_path / "b") if "resumed from" in line)
+    first, second = (line for line in alerts(tmp_path / "b") if "resumed after" in line)
     assert "the bundle was copied from another run" in first
     assert repr(str(tmp_path / "a")) in first
     assert repr(str(tmp_path / "b")) in first
-    assert second.endswith("epoch 3")
+    assert second.endswith("3 epochs done")
 
 
 @pytest.mark.parametrize("change", ["moved", "without config.json", "without an id"])
@@ -319,8 +320,8 @@ def test_a_run_in_a_moved_folder_or_without_a_recorded_id_is_resumed_silently(ma
         config.write_text(config.read_text().replace("run_id", "other"))
     for epochs in (2, 3):
         make(checkpoint_dir=tmp_path / "b", monitor=None).fit(data, epochs=epochs, batch_size=4)
-    resumed = [line for line in alerts(tmp_path / "b") if "resumed from" in line]
-    assert [line[-7:] for line in resumed] == ["epoch 1", "epoch 2"]
+    resumed = [line for line in alerts(tmp_path / "b") if "resumed after" in line]
+    assert [line.rpartition(", ")[2] for line in resumed] == ["1 epoch done", "2 epochs done"]
 
 
 def test_an_older_bundle_can_be_resumed_only_in_another_folder(make, data, tmp_path):
@@ -649,3 +650,23 @@ def test_optimizer_parameters_outside_the_model_are_restored_too(data, tmp_path)
         TrainError, match=r"parameter 2 of group 0 .* has shape \(2,\), and it was saved with \(1,\)"
     ):
         trained(5, width=2, checkpoint_dir=tmp_path)
+
+
+def test_the_message_about_a_resume_says_how_far_the_run_had_come(make, data, tmp_path):
+    def run(epochs, *, stop_at=None):
+        def on_step_end(trainer, step):
+            if step == stop_at:
+                trainer.stop()
+
+        trainer = make(checkpoint_dir=tmp_path, monitor=None, hooks=[on_step_end])
+        trainer.fit(data, epochs=epochs, batch_size=5)
+        return [line.partition(";")[0] for line in alerts(tmp_path) if line.startswith("resumed")]
+
+    run(1, stop_at=1)
+    run(2, stop_at=6)
+    run(2)
+    assert run(3) == [
+        "resumed after 1 update, in epoch 1",
+        "resumed after 6 updates, in epoch 2",
+        "resumed after 8 updates, 2 epochs done",
+    ]

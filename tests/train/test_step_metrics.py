@@ -79,7 +79,7 @@ def test_with_accumulation_there_is_no_norm_before_the_first_update_of_a_resumed
             checkpoint_dir=tmp_path,
         )
         trainer.fit((x, y), epochs=epochs, batch_size=8)
-    assert alerts(tmp_path) == ["resumed from step 2, epoch 1"]
+    assert alerts(tmp_path) == ["resumed after 2 updates, 1 epoch done"]
 
 
 def test_a_batch_that_is_dropped_has_no_point_and_no_alert(tmp_path):

@@ -10,8 +10,8 @@ from .errors import NoGradient, NotRestorable
 from .mistakes.batch_text import batch_text
 from .mistakes.broadcasts import watch_broadcasts
 from .mistakes.explain import explained
-from .modes import enter_training, switch_modes
-from .non_finite import NonFinite, find_non_finite, report_skips_elsewhere
+from .modes import enter_training, has_chosen_modes, switch_modes
+from .non_finite import NonFinite, find_non_finite, report_elsewhere
 from .program.outcome import outcome_of
 from .program.precision import computing_in
 from .rehearsal import (
@@ -62,6 +62,7 @@ __all__ = [
     "explained",
     "find_non_finite",
     "forget_peaks",
+    "has_chosen_modes",
     "leading_lengths",
     "memory_use",
     "no_waiting",
@@ -70,7 +71,7 @@ __all__ = [
     "pieces_of",
     "plain_tensors_of",
     "rehearse",
-    "report_skips_elsewhere",
+    "report_elsewhere",
     "sandbox",
     "set_flags",
     "shapes_in",

@@ -10,8 +10,9 @@ from torch import nn
 def enter_training(model: nn.Module) -> None:
     """Call `train()` for a model that trains from now on; modules in evaluation mode stay in it.
 
-    A model in evaluation mode is switched as a whole. `train()` is called for one in training mode too,
-    because a module may do more there than set its mode.
+    A model that is in evaluation mode as a whole is switched as a whole. If only its root and some parts are,
+    the program chose the parts, and all modes stay as they are. `train()` is called for a model in training
+    mode too, because a module may do more there than set its mode.
 
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     >>> _ = model[1].eval()
@@ -19,9 +20,23 @@ def enter_training(model: nn.Module) -> None:
     >>> [module.training for module in model.modules()]
     [True, True, False]
     """
+    if has_chosen_modes(model):
+        return
     kept = [module for module in model.modules() if not module.training] if model.training else []
     model.train()
     switch_modes((module, False) for module in kept)
+
+
+def has_chosen_modes(model: nn.Module) -> bool:
+    """Return whether a model is in evaluation mode, and some of its modules are in training mode.
+
+    >>> model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2)).eval()
+    >>> before = has_chosen_modes(model)
+    >>> _ = model[1].train()
+    >>> before, has_chosen_modes(model)
+    (False, True)
+    """
+    return not model.training and any(module.training for module in model.modules())
 
 
 def switch_modes(modes: Iterable[tuple[nn.Module, bool]]) -> None:

@@ -61,9 +61,9 @@ def find_non_finite(step: TrainStep, batch: tuple[Any, ...]) -> NonFinite | None
         return _in_backward(observed, model, loss)
 
 
-def report_skips_elsewhere(step: TrainStep) -> None:
-    """Let a step print no warnings about skipped updates, because the caller reports them."""
-    step._skips.is_quiet = True
+def report_elsewhere(step: TrainStep) -> None:
+    """Let a step print no warnings about skipped updates and chosen modes: the caller reports them."""
+    step._skips.is_quiet = step._are_modes_reported = True
 
 
 @dataclass

@@ -45,6 +45,7 @@ from .mistakes.parameters import TrainedParameters, next_check
 from .mistakes.skipped_updates import SkippedUpdates
 from .mistakes.step_function import check_step_function
 from .mistakes.update_errors import explained_update
+from .modes import has_chosen_modes
 from .optimizer.prepare import prepare
 from .program.accumulation import Window
 from .program.arguments import check_arguments, check_tail_on_ranks, check_takes_mask
@@ -132,6 +133,8 @@ class TrainStep:
         self._usual = UsualSize()
         self._first_step_s: float | None = None
         self._is_mode_checked = False
+        # Whether the caller reports that only parts of the model are in training mode.
+        self._are_modes_reported = False
         self._trained = TrainedParameters(model, self._body.parameters)
         self._skips = SkippedUpdates(with_scaler=self._body.scaler is not None)
         self._calls = self._body.updater.calls
@@ -474,7 +477,8 @@ class TrainStep:
         if not body.model.training and not self._is_mode_checked:
             self._is_mode_checked = True
             was_training = self._first_step_s is not None
-            check_mode(body.model, self._journal, self._count.steps, was_training=was_training)
+            if not (self._are_modes_reported and has_chosen_modes(body.model)):
+                check_mode(body.model, self._journal, self._count.steps, was_training=was_training)
         if self._count.is_loaded:
             self._count.is_loaded = False
             check_continued(body.optimizer, self._count.updates, self._journal, self._count.steps)

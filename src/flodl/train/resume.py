@@ -156,7 +156,7 @@ def resume_run(
         if loader.seed != own_seed:
             found.append(f"the seed is now {own_seed}, was {loader.seed}")
         run.progress.differences, found = found, []  # said where the run ends
-    where = f"resumed from step {bundle.step}, epoch {session.epochs}"
+    where = f"resumed after {counted(bundle.step, 'update')}, {session.epochs_in_words}"
     if not bundle.step:
         where = "starts with a save from before the first update"
     if has_returned:

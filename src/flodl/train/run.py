@@ -38,7 +38,7 @@ from .checks.start import warnings_at_start
 from .checks.trained_before import earlier_run, note_of, remember_training
 from .evaluation.batch_values import BatchValues
 from .evaluation.evaluator import Evaluator
-from .evaluation.modes import preserve_modes
+from .evaluation.modes import note_of_chosen, preserve_modes
 from .faults.rollback import NonFinitePolicy
 from .faults.signals import StopRequest
 from .learning_rate import follows_loss
@@ -238,6 +238,7 @@ class Run:
             if self.saver is not None:
                 self.hooks.check_states()
                 for warning in unsaved_schedulers(self.hooks.all):
+                    self.reported.add(warning)
                     self.reports.warn(warning)
 
     def watch_unsaved(self, loader: Loader) -> None:
@@ -245,7 +246,8 @@ class Run:
         settings, saver = self.session.settings, self.saver
         if saver is None or not (settings.save_every or settings.save_every_steps):
             return
-        warn = self.reports.warn  # without a reference to the run, which is freed with its trainer
+        # Without a reference to the run, which is freed with its trainer.
+        warn, reported = self.reports.warn, self.reported
         try:
             watched = UnsavedState(self.session, self.hooks.all, self.evaluator.step_fn, loader)
         except Exception as error:  # raised by a user object
@@ -254,7 +256,8 @@ class Run:
 
         def report() -> None:
             for warning in watched.warnings():
-                warn(warning)
+                if warning not in reported:
+                    warn(warning)
 
         saver.before_first_save = report
 
@@ -270,6 +273,19 @@ class Run:
         if metrics := self.evaluator.metrics:
             names = ", ".join(map(repr, metrics))
             self.reports.note(f"no eval_data, so metrics ({names}) are computed only by trainer.evaluate")
+
+    def report_no_epoch(self) -> None:
+        """Report once that batches are trained on outside an epoch, so that nothing follows on its end."""
+        if "no epoch" in self.reported:
+            return
+        self.reported.add("no epoch")
+        saves = self.saver is not None and self.session.settings.save_every is not None
+        report, no_save = (self.reports.warn, ", no save") if saves else (self.reports.note, "")
+        report(
+            "trainer.step was called outside of trainer.epoch, so no epoch is counted: there is no history, "
+            f"no evaluation{no_save} and no hook at the end of an epoch. Write `for batch in trainer.epoch("
+            "data, batch_size): trainer.step(batch)`; for a loop without epochs, use a TrainStep."
+        )
 
     def report_values(self, judged: BatchValues) -> None:
         """Report once which named values depend on the batch size; some are decided after an epoch."""
@@ -314,6 +330,8 @@ class Run:
         self.stage = Stage.BEGUN
         for note in notes_of(self.hooks.all, None if saver is None else saver.directory.keep):
             self.reports.note(note)
+        if chosen := note_of_chosen(session.model):
+            self.reports.note(chosen)
         unused = "" if session.train_step.schedule is None else session.train_step.schedule.note
         if unused and unused not in self.reported:
             self.reported.add(unused)

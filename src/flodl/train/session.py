@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from flodl.core.formats import counted
 from flodl.data import Loader
 from flodl.engine import TrainStep
 from flodl.optim import Schedule
@@ -87,6 +88,13 @@ class Session:
         """Whether an epoch has begun and is not in the history yet."""
         position = self.position
         return position.open_row is not None or (position.measured_at or 0) != self.updates
+
+    @property
+    def epochs_in_words(self) -> str:
+        """How many epochs are done, or which one has begun, counted from 1 as in the history."""
+        if self.is_inside_epoch:
+            return f"in epoch {self.epochs + 1}"
+        return f"{counted(self.epochs, 'epoch')} done"
 
     @property
     def epoch_s(self) -> float:

@@ -19,7 +19,7 @@ from flodl.core.formats import counted
 from flodl.core.metric_modes import Mode
 from flodl.data import Loader
 from flodl.distributed.reduction import OuterOptimizer
-from flodl.engine import Precision, Tail, TierChoice, TrainStep, report_skips_elsewhere, taking_a_dict
+from flodl.engine import Precision, Tail, TierChoice, TrainStep, report_elsewhere, taking_a_dict
 from flodl.graph import FlowBuilder
 from flodl.monitor import Monitor
 from flodl.observe import Trend, unknown_metric
@@ -164,7 +164,7 @@ class Trainer(CheckedAttributes):
             tail=tail,
             guard="gradients",
         )
-        report_skips_elsewhere(self.train_step)
+        report_elsewhere(self.train_step)
         self._average = None if ema is None else AveragedWeights(self.model, decay=ema)
         if self._average is not None:
             self.average = self._average
@@ -350,6 +350,8 @@ class Trainer(CheckedAttributes):
                 run.after_update()
             raise
         run.after_batch(whole, loss, steps_before=steps)
+        if cursor.batch is None:
+            run.report_no_epoch()
         return loss
 
     @explained

@@ -122,6 +122,20 @@ def test_early_stopping_stops_with_a_reason(make, data):
     assert result.reason == "made has not improved for 2 epochs (best 2; lower is better)"
 
 
+def test_a_second_fit_after_early_stopping_continues_its_count_and_says_the_real_one(make, data):
+    def on_epoch_end(metrics, epoch):
+        metrics["made"] = 1.0 if epoch < 4 else 0.5 if epoch == 4 else 0.6
+
+    trainer = make(hooks=[on_epoch_end, EarlyStopping("made", patience=2)])
+    results = [trainer.fit(data, epochs=9, batch_size=20) for _ in range(3)]
+    assert [len(result.history) for result in results] == [3, 4, 7]
+    assert [result.reason.partition(" (")[0] for result in results] == [
+        "made has not improved for 2 epochs",
+        "made has not improved for 3 epochs",
+        "made has not improved for 2 epochs",
+    ]
+
+
 def test_early_stopping_supports_mode_max_and_a_tolerance(make):
     up = EarlyStopping("accuracy", mode="max", patience=1, tol=0.1)
     assert [up.is_over(value) for value in [0.5, 0.7, 0.75]] == [False, False, True]
@@ -205,7 +219,7 @@ def test_a_run_that_starts_from_one_that_stopped_early_starts_counting_from_scra
     fresh = run("b", resume=tmp_path / "a")
     assert (fresh.status, len(fresh.history), fresh.steps) == ("finished", 6, 6)
     (reported,) = [e.event.data["message"] for e in read(tmp_path / "b") if e.event.kind == "alert"]
-    assert reported == "resumed from step 3, epoch 3; EarlyStopping starts counting from scratch"
+    assert reported == "resumed after 3 updates, 3 epochs done; EarlyStopping starts counting from scratch"
 
 
 @pytest.mark.parametrize("own_loop", [False, True])

@@ -219,3 +219,37 @@ def test_a_phase_that_freezes_and_thaws_the_same_path_raises():
     with pytest.raises(TrainError, match=r"Phase\(1\) freezes and thaws 'encoder' in the same epoch"):
         Phase(1, freeze=["encoder"], thaw=["head", "encoder"])
     Phase(1, freeze=["encoder"], thaw=["encoder.head"])
+
+
+class AddsGap:
+    """Adds a metric that does not improve after the first epoch."""
+
+    def on_epoch_end(self, metrics, epoch):
+        metrics["gap"] = 1.0 + epoch
+
+
+@pytest.mark.parametrize("watcher_first", [True, False])
+def test_a_metric_that_a_hook_adds_is_watched_before_or_after_that_hook(make, data, watcher_first):
+    watcher = EarlyStopping("gap", patience=2)
+    hooks = [watcher, AddsGap()] if watcher_first else [AddsGap(), watcher]
+    result = make(hooks=hooks).fit(data, epochs=9, batch_size=10)
+    assert (result.status, len(result.history)) == ("stopped", 3)
+
+
+@pytest.mark.parametrize("watcher_first", [True, False])
+def test_a_rate_falls_with_a_metric_that_a_later_hook_adds_in_the_same_epoch(make, data, watcher_first):
+    watcher = ReduceOnPlateau("gap", patience=1, factor=0.5)
+    hooks = [watcher, AddsGap()] if watcher_first else [AddsGap(), watcher]
+    result = make(hooks=hooks).fit(data, epochs=3, batch_size=10)
+    assert [row["lr"] for row in result.history] == pytest.approx([0.1, 0.05, 0.025])
+
+
+def test_a_hook_after_a_watcher_whose_metric_exists_sees_what_it_did(make, data):
+    seen = []
+
+    def on_epoch_end(trainer):
+        seen.append((trainer.stop_reason != "", trainer.optimizer.param_groups[0]["lr"]))
+
+    watchers = [EarlyStopping("lr", patience=1, mode="max"), ReduceOnPlateau("lr", patience=1, mode="max")]
+    make(hooks=[*watchers, on_epoch_end]).fit(data, epochs=3, batch_size=10)
+    assert seen == [(False, 0.1), (True, pytest.approx(0.01))]

@@ -349,7 +349,7 @@ def test_a_change_is_named_on_resume(make, tmp_path, what):
     fit(tmp_path, 1, make=make, **before)
     fit(tmp_path, 2, make=make, **before)
     same, changed = fit(tmp_path, 3, make=make, **after)
-    assert same == "resumed from step 4, epoch 1", "the same program has no differences"
+    assert same == "resumed after 4 updates, 1 epoch done", "the same program has no differences"
     assert said in changed
 
 
@@ -368,7 +368,7 @@ def test_a_change_is_named_when_nothing_is_left_to_train(make, tmp_path, capsys,
 def test_a_global_that_the_step_function_reads_is_compared(make, tmp_path, monkeypatch, name):
     fit(tmp_path, 1, make=make, step=reading_globals)
     monkeypatch.setattr(config, "unused", 7)
-    assert fit(tmp_path, 2, make=make, step=reading_globals)[-1] == "resumed from step 4, epoch 1"
+    assert fit(tmp_path, 2, make=make, step=reading_globals)[-1] == "resumed after 4 updates, 1 epoch done"
     if name == "alpha":
         monkeypatch.setattr(config, "alpha", 0.5)
     else:
@@ -502,7 +502,9 @@ def test_a_buffer_that_the_program_sets_differently_is_named(make, tmp_path):
     fit(tmp_path, 2, make=make, model=Weighted([1.0, 2.0]))
     for epochs in (3, 4):  # it has no effect in any start
         same, *_, changed = fit(tmp_path, epochs, make=make, model=Weighted([1.0, 3.0]))
-        assert same == "resumed from step 4, epoch 1", "running statistics are not set by the program"
+        assert same == "resumed after 4 updates, 1 epoch done", (
+            "running statistics are not set by the program"
+        )
         assert changed.endswith(
             "; the buffer weights continues with its saved value of [1.0, 2.0], not [1.0, 3.0]"
         )
@@ -524,4 +526,4 @@ def test_a_model_that_was_trained_in_this_process_sets_no_buffers(make, tmp_path
     model = Weighted([1.0, 2.0])
     fit(tmp_path, 1, make=make, model=model)
     model.body[1].running_mean.add_(1.0)  # as an interrupted epoch does
-    assert fit(tmp_path, 2, make=make, model=model)[-1] == "resumed from step 4, epoch 1"
+    assert fit(tmp_path, 2, make=make, model=model)[-1] == "resumed after 4 updates, 1 epoch done"

@@ -41,7 +41,7 @@ def test_a_run_restores_frozen_parts_from_its_own_folder_and_reports_the_conflic
     again.fit(data, epochs=2, batch_size=8)
     assert trainable(again.model) == ["0.bias", "3.weight", "3.bias"]
     said = "; 0.weight is frozen, as it was saved; this program has it trainable"
-    assert alerts(tmp_path)[-1].endswith(f"epoch 1{said}")
+    assert alerts(tmp_path)[-1].endswith(f"1 epoch done{said}")
 
 
 def test_parts_saved_as_trainable_are_trained_although_the_program_froze_them(make, data, tmp_path):
@@ -68,7 +68,7 @@ def test_starting_from_another_folder_keeps_what_this_program_thawed(make, data,
     said = "0.weight and 0.bias are trainable, as this program has them; they were saved frozen"
     first, second = alerts(tmp_path / "b")
     assert first.endswith(said)
-    assert second.endswith(f"epoch 2; its own folder takes precedence over '{tmp_path / 'a'}'")
+    assert second.endswith(f"2 epochs done; its own folder takes precedence over '{tmp_path / 'a'}'")
 
 
 def test_starting_from_another_folder_keeps_what_this_program_has_in_evaluation(make, data, tmp_path):
@@ -87,7 +87,7 @@ def test_a_model_in_evaluation_mode_as_a_whole_is_not_a_difference(make, data, t
     trainer = make(checkpoint_dir=tmp_path, monitor=None)
     trainer.model.eval()
     trainer.fit(data, epochs=2, batch_size=8)
-    assert alerts(tmp_path)[-1].endswith("epoch 1")
+    assert alerts(tmp_path)[-1].endswith("1 epoch done")
 
 
 def test_parts_frozen_by_a_phase_are_not_a_conflict_with_the_same_program(make, data, tmp_path):
@@ -100,7 +100,7 @@ def test_parts_frozen_by_a_phase_are_not_a_conflict_with_the_same_program(make, 
         trainer = make(model(), hooks=[phase], checkpoint_dir=tmp_path, monitor=None)
         trainer.fit(data, epochs=epochs, batch_size=8)
     assert trainer.model.is_frozen("encoder")
-    assert alerts(tmp_path)[-1].endswith("epoch 1")
+    assert alerts(tmp_path)[-1].endswith("1 epoch done")
 
 
 def looping(turns):
@@ -138,7 +138,7 @@ def test_a_graph_with_a_different_structure_is_rejected_unless_that_is_allowed(
     difference = f"the graph{name} is built differently (structural hash {now}, was {then})"
     with pytest.raises(TrainError, match=re.escape(f"{difference}. Nothing was loaded.")):
         fit(5, 2)
-    assert fit(3, 2)[0].endswith("epoch 1")
+    assert fit(3, 2)[0].endswith("1 epoch done")
     assert fit(5, 3, allow_different_structure=True)[0].endswith(f"; {difference}")
 
 
@@ -242,7 +242,9 @@ def test_an_ignored_optimizer_setting_is_reported(make, data, tmp_path, optimize
             monitor=None,
         )
         trainer.fit(data, epochs=epochs, batch_size=8)
-    ending = "epoch 1" if said is None else f"epoch 1; the optimizer continues with its saved {said}"
+    ending = (
+        "1 epoch done" if said is None else f"1 epoch done; the optimizer continues with its saved {said}"
+    )
     assert alerts(tmp_path)[-1].endswith(ending)
 
 
@@ -307,7 +309,7 @@ def test_a_schedule_that_is_a_function_is_the_same_in_another_process(make, data
     first, second = schedule(), schedule()
     make(checkpoint_dir=tmp_path, schedule=first).fit(data, epochs=1, batch_size=8)
     make(checkpoint_dir=tmp_path, schedule=second, monitor=None).fit(data, epochs=2, batch_size=8)
-    assert alerts(tmp_path)[-1].endswith("epoch 1")
+    assert alerts(tmp_path)[-1].endswith("1 epoch done")
 
 
 def test_the_addresses_in_an_older_bundle_are_not_compared(make):

@@ -13,6 +13,7 @@ from flodl.core import StepError
 from flodl.optim import ScheduleBridge
 
 from ..errors import StepCallError
+from ..modes import has_chosen_modes
 from ..report import Cause, Journal
 
 
@@ -71,7 +72,7 @@ def check_mode(model: nn.Module, journal: Journal, step: int, *, was_training: b
             )
             journal.warn(step, "mode", Cause.PROBABLE_MISTAKE, reason)
             return
-    if was_training:
+    if was_training and not has_chosen_modes(model):
         reason = (
             "the model was in training mode until now and is in evaluation mode in this call, which trains "
             "it all the same. To evaluate it, call it without the step: with torch.no_grad(): model(x). To "

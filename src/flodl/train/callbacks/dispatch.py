@@ -37,15 +37,15 @@ class Hooks:
             ) from None
         # Taken now: training changes the state of a callback.
         self.settings = [_settings_of(callback, trainer) for callback in self.all]
-        self._calls: dict[str, list[Call]] = {name: [] for name in HOOKS}
+        self._calls: dict[str, list[tuple[Any, Call]]] = {name: [] for name in HOOKS}
         for callback in self.all:
             _check_callback(callback)
             found = [name for name in HOOKS if callable(getattr(callback, name, None))]
             own_name = getattr(callback, "__name__", None)
             for name in found:
-                self._calls[name].append(_bind(getattr(callback, name), name))
+                self._calls[name].append((callback, _bind(getattr(callback, name), name)))
             if not found and callable(callback) and own_name in HOOKS:
-                self._calls[own_name].append(_bind(callback, own_name))
+                self._calls[own_name].append((callback, _bind(callback, own_name)))
             elif not found:
                 raise _no_hook(callback)
 
@@ -54,9 +54,19 @@ class Hooks:
         return bool(self._calls[hook])
 
     def call(self, hook: str, **arguments: Any) -> None:
-        """Call a hook of every callback that has it, in order; `trainer` is added to the arguments."""
-        for call in self._calls[hook]:
-            call({"trainer": self._trainer(), **arguments})
+        """Call a hook of every callback that has it, in order; `trainer` is added to the arguments.
+
+        A callback of flodl whose metric is not there yet comes last: a hook after it may add the metric.
+        """
+        arguments = {"trainer": self._trainer(), **arguments}
+        postponed = []
+        for callback, call in self._calls[hook]:
+            if hook == "on_epoch_end" and _awaits_metric(callback, arguments["metrics"]):
+                postponed.append(call)
+            else:
+                call(arguments)
+        for call in postponed:
+            call(arguments)
 
     def state_dict(self) -> list[list[Any]]:
         """Return the class name, the state and a hash of the settings of every callback with a state."""
@@ -120,6 +130,10 @@ class Hooks:
         own = Counter(_class(hook) for hook in self.all if hasattr(hook, "load_state_dict"))
         kinds = [kind for kind in saved if own[kind] and saved[kind] != own[kind]]
         return [(kind, saved[kind], own[kind]) for kind in kinds]
+
+
+def _awaits_metric(callback: Any, metrics: Mapping[str, Any]) -> bool:
+    return isinstance(callback, MetricWatcher) and callback.metric not in metrics
 
 
 def _settings_of(hook: Any, trainer: TrainerControls) -> Any:

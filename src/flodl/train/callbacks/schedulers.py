@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator
+from types import CodeType
 from typing import Any
 
 from torch.optim.lr_scheduler import LRScheduler
@@ -25,7 +26,10 @@ def unsaved_schedulers(callbacks: Iterable[Any]) -> Iterator[str]:
     every = list(callbacks)
     saved = [one for hook in every if hasattr(hook, "state_dict") for one in _schedulers_of(hook)]
     for hook in every:
-        if hasattr(hook, "state_dict") or not any("step" in code.__code__.co_names for code in _codes(hook)):
+        codes = [function.__code__ for function in _codes(hook)]
+        if hasattr(hook, "state_dict") or not any("step" in code.co_names for code in codes):
+            continue
+        if any(map(_sets_position, codes)):
             continue
         found = [one for one in _schedulers_of(hook) if not any(one is other for other in saved)]
         if found:
@@ -59,6 +63,11 @@ def idle_scheduler(optimizer: Any, callbacks: Iterable[Any], step_fn: Any) -> It
         "learning rate stays as it is. Pass a schedule of flodl.optim, schedule=…, or step the "
         "scheduler in a hook, on_epoch_end or on_step_end."
     )
+
+
+def _sets_position(code: CodeType) -> bool:
+    """Return whether code creates a scheduler at a later position, as a program does after a resume."""
+    return any(isinstance(names, tuple) and "last_epoch" in names for names in code.co_consts)
 
 
 def _codes(hook: Any) -> Iterator[Any]:

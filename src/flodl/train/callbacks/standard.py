@@ -166,7 +166,7 @@ class EarlyStopping(MetricWatcher):
         known = "never a number" if best is None else f"best {best:g}"
         if self.note:
             known += f"; {'lower' if self.mode == 'min' else 'higher'} is better"
-        return f"{self.metric} has not improved for {counted(self._patience.epochs, 'epoch')} ({known})"
+        return f"{self.metric} has not improved for {counted(self._patience.waited, 'epoch')} ({known})"
 
 
 @explain_creation(WrongCallError, elsewhere=_ELSEWHERE, example="Write ReduceOnPlateau('loss', factor=0.1).")

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from flodl.core import TrainError
-from flodl.engine import switch_modes
+from flodl.engine import has_chosen_modes, switch_modes
 from flodl.graph import is_kept_in_eval, set_kept_in_eval
 
 
@@ -64,8 +64,27 @@ def _depends_on_mode(module: nn.Module) -> bool:
 
 
 def preserve_modes(model: nn.Module) -> AbstractContextManager[None]:
-    """Restore the mode of every module when the context ends, unless the model is in training mode."""
-    return nullcontext() if model.training else restored_modes(model)
+    """Restore the mode of every module when the context ends, if all are in evaluation mode now."""
+    return nullcontext() if model.training or has_chosen_modes(model) else restored_modes(model)
+
+
+def note_of_chosen(model: nn.Module) -> str:
+    """Return a note if parts of a model in evaluation mode train, and the mode of the others matters, or "".
+
+    A part that was added to a model in evaluation mode, such as a new head, looks the same as a chosen one.
+    """
+    if not has_chosen_modes(model):
+        return ""
+    named = [(name, module) for name, module in model.named_modules() if name]
+    training = next(name for name, module in named if module.training)
+    still = [(name, module) for name, module in named if not module.training and _depends_on_mode(module)]
+    if not still:
+        return ""
+    return (
+        f"the model is in evaluation mode and {training!r} in training mode, and they stay so: "
+        f"{still[0][0]!r} ({type(still[0][1]).__name__}) does not behave as in training. To train the whole "
+        "model in training mode, call model.train() before the run"
+    )
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from flodl.core import TrainError, log
 from flodl.core.integers import is_integer
 from flodl.core.rng_state import preserve_rng_state
 from flodl.data import Loader
-from flodl.engine import NoGradient, NotRestorable, TrainStep, report_skips_elsewhere, sandbox, trial_copy
+from flodl.engine import NoGradient, NotRestorable, TrainStep, report_elsewhere, sandbox, trial_copy
 
 from ..batches.loaders import Loaders
 from ..evaluation.evaluator import as_arguments
@@ -46,7 +46,7 @@ def find_lr(
     rates[-1] = max_lr
     with _restored(session), loaders.for_trial(data, batch_size) as loader:
         step = trial_copy(session.train_step, schedule=lambda at: rates[min(at, num_steps - 1)])
-        report_skips_elsewhere(step)
+        report_elsewhere(step)
         try:
             losses, stopped = _train(step, loader, rates, stop_factor)
         except NoGradient as error:

@@ -20,7 +20,7 @@ from flodl.distributed.coordination import Position, SavePoint
 from flodl.distributed.coverage import Lease
 from flodl.distributed.ranks import RankInfo, Trained
 from flodl.distributed.reduction import FlatState
-from flodl.engine import TrainStep, report_skips_elsewhere
+from flodl.engine import TrainStep, report_elsewhere
 from flodl.graph import reset_carried_values
 
 from ..batches.samples import SampleCounts, num_samples_of_batch
@@ -71,7 +71,7 @@ class TrainerWorker:
             reduce_gradients=self._reduce_gradients(),
             **payload.step_options,
         )
-        report_skips_elsewhere(step)
+        report_elsewhere(step)
         return step
 
     def _reduce_gradients(self) -> ReduceGradients | None:

@@ -51,7 +51,7 @@ def check_groups(saved: Any, optimizer: Optimizer) -> None:
 def check_states(saved: Any, optimizer: Optimizer) -> None:
     """Raise TrainError unless the optimizer can continue from a saved state with the same groups."""
     groups, states = _parse(saved)
-    replica = _with_settings(optimizer, groups)
+    replica = _with_settings(optimizer, saved)
     for index, (own, loaded) in enumerate(zip(optimizer.param_groups, replica.param_groups)):
         for name in own.keys() - {"params", "param_names", *_IMPLEMENTATION}:
             if name not in loaded or not _is_alike(loaded[name], own[name]):
@@ -91,13 +91,15 @@ def _parse(saved: Any) -> tuple[list[Mapping[str, Any]], Mapping[int, Mapping[st
     return groups, states
 
 
-def _with_settings(optimizer: Optimizer, groups: Sequence[Mapping[str, Any]]) -> Optimizer:
-    """Return a copy of the optimizer that has loaded the saved settings, but no state."""
+def _with_settings(optimizer: Optimizer, saved: Mapping[str, Any]) -> Optimizer:
+    """Return a copy of the optimizer that has loaded the saved settings, but no state of parameters."""
     replica = copy.copy(optimizer)
     replica.state = defaultdict(dict)
     replica.param_groups = [dict(group) for group in optimizer.param_groups]
     try:
-        type(optimizer).load_state_dict(replica, {"state": {}, "param_groups": list(groups)})
+        # A class of the user may add keys of its own, and need them.
+        settings = {**saved, "state": {}, "param_groups": list(saved["param_groups"])}
+        type(optimizer).load_state_dict(replica, settings)
     except Exception as error:  # any class may be an optimizer
         raise _malformed(f"{type(error).__name__}: {error}") from error
     return replica

@@ -72,9 +72,9 @@ def differences(
         *changed_model(session.model, saved, parts["model"]),
         *changed_label_names(saved.get("labels"), session.model),
         *(
-            conflicting_modes(modes, saved["modes"], at_start=at_start)
+            conflicting_modes(session.model, modes, saved["modes"], at_start=at_start)
             if own_folder
-            else kept_modes(modes, saved["modes"])
+            else kept_modes(session.model, modes, saved["modes"])
         ),
         *(f"the hook {kind} was saved, but this program does not have it" for kind in unclaimed),
         *(
@@ -201,13 +201,16 @@ def changed_structure(model: nn.Module, saved: Mapping[str, Any]) -> Iterator[st
             yield f"{graph} is built differently (structural hash {own.hash}, was {hashes[path]})"
 
 
-def conflicting_modes(own: Modes, saved: Modes, *, at_start: Modes | None) -> Iterator[str]:
+def conflicting_modes(model: nn.Module, own: Modes, saved: Modes, *, at_start: Modes | None) -> Iterator[str]:
     """Describe modes that are restored as saved although this program set others.
 
     A mode that is the same as `at_start` of the saved run is not a conflict: a hook changed it later.
     """
-    for kind, names, then, now in _changed_modes(own, saved):
-        changed = set(names) if at_start is None else set(at_start[kind]) ^ set(own[kind])
+    for kind, names, then, now in _changed_modes(model, own, saved):
+        changed = set(names)
+        if at_start is not None:
+            was_switched = kind == "evaluating" and _is_all_evaluating(model, at_start)
+            changed = (set() if was_switched else set(at_start[kind])) ^ set(own[kind])
         conflicts = [name for name in names if name in changed]
         it, was = ("it", "it was") if len(conflicts) == 1 else ("them", "they were")
         if conflicts:
@@ -215,24 +218,24 @@ def conflicting_modes(own: Modes, saved: Modes, *, at_start: Modes | None) -> It
             yield f"{names_are} {then}, as {was} saved; this program has {it} {now}"
 
 
-def kept_modes(own: Modes, saved: Modes) -> Iterator[str]:
+def kept_modes(model: nn.Module, own: Modes, saved: Modes) -> Iterator[str]:
     """Describe modes that stay as this program set them although others were saved."""
-    for _, names, then, now in _changed_modes(own, saved):
+    for _, names, then, now in _changed_modes(model, own, saved):
         it, was = ("it", "it was") if len(names) == 1 else ("them", "they were")
         yield f"{_listed(names)} {_are(names)} {now}, as this program has {it}; {was} saved {then}"
 
 
-def _changed_modes(own: Modes, saved: Modes) -> Iterator[tuple[str, list[str], str, str]]:
+def _changed_modes(model: nn.Module, own: Modes, saved: Modes) -> Iterator[tuple[str, list[str], str, str]]:
     """Yield kind, names, and the saved and current words for every mode that changed."""
     described: set[str] = set()
     # A model that is in evaluation mode as a whole has not started training yet.
-    is_all = "" in own["evaluating"] or "" in saved["evaluating"]
+    is_all = any(_is_all_evaluating(model, modes) for modes in (own, saved))
     for kind, has, lacks in _MODES:
         if kind == "evaluating" and is_all:
             continue
         for there, here, then, now in ((saved, own, has, lacks), (own, saved, lacks, has)):
             known = described.union(here[kind])
-            names = [name for name in there[kind] if name not in known]
+            names = [name for name in there[kind] if name not in known and (name or kind != "evaluating")]
             # A module that is kept in evaluation is also in evaluation: describe it once.
             described.update(names if kind == "evaluating" else ())
             if names:
@@ -268,6 +271,11 @@ def _short(value: Any) -> str:
     if isinstance(value, tuple | list):
         return f"({', '.join(map(_short, value))})"
     return f"{float(value):g}" if _is_number(value) else repr(value)
+
+
+def _is_all_evaluating(model: nn.Module, modes: Modes) -> bool:
+    """Return whether every module is in evaluation mode: training switches such a model as a whole."""
+    return {name for name, _ in model.named_modules()}.issubset(modes["evaluating"])
 
 
 def _dtype(tensor: Tensor) -> str:

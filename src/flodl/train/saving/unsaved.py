@@ -15,7 +15,9 @@ from flodl.data import Loader
 from flodl.engine import OutsideObjects, OutsideVariable
 
 from ..callbacks.hooks import HOOKS
+from ..callbacks.schedulers import unsaved_schedulers
 from ..session import Session
+from .optimizer_counters import OptimizerCounters
 
 _READING = ("__getitem__", "__getitems__", "__iter__")
 # A generator that is seeded for each sample has no state to save.
@@ -39,6 +41,8 @@ class UnsavedState:
             if not hasattr(hook, "state_dict") and not restores
             for function in _functions_of(hook, HOOKS)
         ]
+        self._counters = OptimizerCounters(session.optimizer)
+        self._hooks = [] if restores else every
         self._data = OutsideObjects(_readers_of(loader), saved=[*known, *saved])
         self._trained = OutsideObjects([*owners, (_STEP_FN, step_fn)], saved=[*known, *saved])
 
@@ -46,6 +50,9 @@ class UnsavedState:
         """Yield a warning for each owner of state that has changed since."""
         yield from unsaved_parameters(self._session)
         yield from unsaved_inner_optimizer(self._session.optimizer)
+        yield from self._counters.warnings()
+        # One that a hook creates in its first step or epoch was not there at the start.
+        yield from unsaved_schedulers(self._hooks)
         drawn = [one for one in self._data.variables if one.is_drawn]
         for owner, own in _by_owner(drawn):
             names = " and ".join(repr(one.name) for one in own)
