@@ -107,6 +107,7 @@ def resume_run(
             config=run.recorder.config,
             record=record,
         )
+        run.recorder.settle_hooks(parts.get("config") or {})
         # The next start is compared with the first one, too.
         saved = parts["trainer"]
         session.start.optimizer = saved.get("optimizer_at_start") or groups
