@@ -79,10 +79,11 @@ def merged(record: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, A
     found = dict(record)
     for name, item in changed.items():
         inner = found.get(name)
-        is_inside = isinstance(item, Mapping) and isinstance(inner, Mapping)
-        # Other groups replace all of them.
-        is_regrouped = is_inside and _groups_in(item) and not _groups_in(item) <= _groups_in(inner)
-        found[name] = merged(inner, item) if is_inside and not is_regrouped else item
+        # Other groups of parameters replace all of them.
+        if isinstance(item, Mapping) and isinstance(inner, Mapping) and _groups_in(item) <= _groups_in(inner):
+            found[name] = merged(inner, item)
+        else:
+            found[name] = item
     return found
 
 

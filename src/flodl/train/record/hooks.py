@@ -27,8 +27,10 @@ def changed_hooks(
     A setting that a loaded state has replaced is named as such.
 
     >>> now, before = [{"class": "Decay", "gamma": 0.9}], [{"class": "Decay", "gamma": 0.5}]
-    >>> [*changed_hooks(now, before, (), now)], [*changed_hooks(now, before, (), before)]
-    (['hooks.Decay.gamma is now 0.9, was 0.5'], ['hooks.Decay.gamma continues with its saved value of 0.5, not 0.9'])
+    >>> [*changed_hooks(now, before, (), now)]
+    ['hooks.Decay.gamma is now 0.9, was 0.5']
+    >>> [*changed_hooks(now, before, (), before)]
+    ['hooks.Decay.gamma continues with its saved value of 0.5, not 0.9']
     """
     pairs, missing = _paired(now, before)
     for (hook, saved), after in zip(pairs, loaded):

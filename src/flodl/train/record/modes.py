@@ -28,8 +28,10 @@ def describe_modes(model: nn.Module) -> dict[str, list[str]]:
 
 
 def _evaluating(model: nn.Module) -> list[str]:
-    """Return what trains in evaluation mode. A model in evaluation mode is switched as a whole when it trains,
-    except what a graph keeps in it."""
+    """Return what stays in evaluation mode.
+
+    A model in evaluation mode is switched as a whole when it trains, except what a graph keeps in it.
+    """
     flags: dict[str, bool] = {}
     kept: tuple[str, ...] = ()
     for path, module in model.named_modules():
@@ -71,9 +73,9 @@ def _condensed(flags: Mapping[tuple[str, ...], bool], path: str) -> list[str]:
     for name, is_set in flags.items():
         inside.setdefault(name[0], {})[name[1:]] = is_set
     found = []
-    for name, rest in inside.items():
-        if name:
-            found += _condensed(rest, f"{path}.{name}".lstrip("."))
+    for part, rest in inside.items():
+        if part:
+            found += _condensed(rest, f"{path}.{part}".lstrip("."))
         elif all(rest.values()):
             found.append(f"{path or _ROOT} (only itself)")
     return found

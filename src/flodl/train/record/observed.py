@@ -69,7 +69,8 @@ def describe_attributes(optimizer: Optimizer, known: Mapping[int, str]) -> dict[
         if type(item) in (bool, int, float, str) and not name.startswith("_")
         if name not in states and name not in optimizer.defaults
     }
-    return {**Contents(known).of_class(kind), **own}
+    read = Contents(known).of_class(kind)
+    return {name: item for name, item in {**read, **own}.items() if item is not None}
 
 
 def known_objects(session: Session) -> dict[int, str]:

@@ -14,8 +14,10 @@ from ..record.hooks import changed_hooks
 MAX_LINES = 20
 _CODE = re.compile(r" #[0-9a-f]{8}\b")
 # Compared with what the run was saved with; other parts of the record are compared on their own.
-_COMPARED = ("step_fn", "step", "metrics", "outputs", "torch_hooks", "optimizer_attributes", "keep")
-_COMPARED += ("versions", "torch", "hardware")
+_COMPARED = (
+    *("step_fn", "step", "metrics", "outputs", "torch_hooks", "optimizer_attributes", "keep"),
+    *("versions", "torch", "hardware"),
+)
 _CONTENT = ("source", "content", "dataset")
 _FUNCTIONS = ("augment", "transform", "collate", "collate_fn", "worker_init_fn", "sampler")
 
