@@ -718,3 +718,33 @@ def test_trainers_that_take_turns_on_a_model_do_not_report_each_other(make, caps
         one.fit(samples(), epochs=epochs, batch_size=5)
         other.fit(samples(), epochs=epochs, batch_size=5)
     assert "since this trainer" not in "".join(capsys.readouterr())
+
+
+class Merging(Net):
+    """A model whose weights change with its mode, as with adapters that are merged."""
+
+    def train(self, mode=True):
+        if mode != self.training:
+            self.head.weight.data.mul_(0.5 if mode else 2.0)
+        return super().train(mode)
+
+
+def test_a_model_that_changes_its_weights_with_its_mode_has_not_been_changed(make, capsys):
+    trainer = make(Merging(), squared)
+    for epochs in (1, 2, 3):
+        trainer.fit(samples(), epochs=epochs, batch_size=5)
+        trainer.model.eval()
+    assert "since this trainer" not in "".join(capsys.readouterr())
+
+
+def test_a_group_that_is_added_between_two_fits_is_reported_and_recorded(make, tmp_path):
+    model = Net()
+    optimizer = torch.optim.SGD(model.body.parameters(), lr=0.01)
+    model.head.requires_grad_(False)
+    trainer = make(model, squared, optimizer=optimizer, checkpoint_dir=tmp_path, monitor=None)
+    trainer.fit(samples(), epochs=1, batch_size=5)
+    optimizer.add_param_group({"params": list(model.head.requires_grad_(True).parameters()), "lr": 0.1})
+    trainer.fit(samples(), epochs=2, batch_size=5)
+    assert "the optimizer has 2 parameter groups now, before 1" in alerts(tmp_path)[0]
+    record = json.loads((tmp_path / "config.json").read_text())["trainer"]["optimizer_settings"]
+    assert [group["parameters"] for group in record.values()] == [["body"], ["head"]]

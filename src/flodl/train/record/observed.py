@@ -55,7 +55,7 @@ def describe_attributes(optimizer: Optimizer, known: Mapping[int, str]) -> dict[
     """Return the public numbers and texts of an optimizer that are not settings of its groups, and what its
     class reads, if it is one of the user.
 
-    >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.1)
+    >>> optimizer = Optimizer([nn.Parameter()], {"lr": 0.1})
     >>> optimizer.k = 6
     >>> describe_attributes(optimizer, {})
     {'k': 6}
