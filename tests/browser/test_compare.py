@@ -79,6 +79,31 @@ def test_the_table_shows_best_last_time_and_the_settings_that_differ(visit: Any,
         assert seen.messages == []
 
 
+def test_a_setting_that_a_later_start_changed_is_shown_with_its_earlier_value(
+    visit: Any, tmp_path: Path
+) -> None:
+    for name, rates in (("run-1", (0.002, 0.001)), ("run-2", (0.001, 0.001))):
+        with Journal.open(tmp_path / name) as journal:
+            for at, lr in enumerate(rates):
+                config = [{"path": "lr", "value": lr, "origin": "--lr"}]
+                facts = {"name": name, "folder": name, "total_epochs": 2, "config": config}
+                journal.write(Event("run_start", facts, time_s=10.0 * at))
+                data = {"epoch": at, "metrics": {"loss": 1.0}, "duration_s": 1.0}
+                journal.write(Event("epoch", data, time_s=10.0 * at + 1))
+                journal.write(
+                    Event("run_end", {"status": "finished", "duration_s": 2.0}, time_s=10.0 * at + 2)
+                )
+    with served(tmp_path) as url:
+        seen = visit(url)
+        column = heads(seen.page).index("lr")
+        rows = seen.page.locator("#runs-table tbody tr")
+        cells = [row.locator("td").all_text_contents()[column] for row in rows.all()]
+        assert cells == ["0.002 → 0.001", "0.001"]
+        table = seen.page.locator("#config-table").text_content() or ""
+        assert "0.002 → 0.001" in table
+        assert seen.messages == []
+
+
 def test_a_click_on_a_heading_sorts_the_best_first_and_a_second_click_reverses(
     visit: Any, tmp_path: Path
 ) -> None:

@@ -57,6 +57,7 @@ def restore_best(run: Run, metric: str | None, mode: Mode | None) -> Bundle:
             f"restore_best: epoch {better['epoch']} has a better {name!r} ({better[name]:g}) than the best "
             f"save ({bundle.metrics[name]:g}), but its save was not kept. {advice}"
         )
+    run.recorder.expect_weights(run.session)
     if run.session.start.is_fresh:
         run.session.start.restored_step = bundle.step
     message = f"restored the weights of step {bundle.step}, with {name} {bundle.metrics[name]:g}"

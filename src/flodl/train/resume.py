@@ -123,6 +123,7 @@ def resume_run(
             config=run.recorder.config,
             record={name: one for name, one in record.items() if not (has_returned and name in _DATA)},
         )
+        run.recorder.settle_hooks(parts.get("config") or {})
         # The next start is compared with the first one, too.
         session.start.optimizer = saved.get("optimizer_at_start") or groups
         if own_folder:

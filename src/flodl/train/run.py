@@ -35,7 +35,7 @@ from .callbacks.watched import (
     without_evaluation,
 )
 from .checks.start import warnings_at_start
-from .checks.trained_before import earlier_run, note_of, remember_training
+from .checks.trained_before import earlier_run, note_of, other_weights_note, remember_training
 from .evaluation.batch_values import BatchValues
 from .evaluation.evaluator import Evaluator
 from .evaluation.modes import note_of_chosen, preserve_modes
@@ -201,11 +201,13 @@ class Run:
         stack.callback(self.recorder.observe_end, self.session)
         if (average := self.session.average) is not None:
             stack.callback(average.remember)
-            if average.is_left_behind:
-                changed.append(
-                    "the weights were changed, and their average (ema) continues from the earlier ones; "
-                    "trainer.average.load_state_dict(dict(model.named_parameters())) starts it again"
-                )
+        if average is not None and average.is_left_behind:
+            changed.append(
+                "the weights were changed, and their average (ema) continues from the earlier ones; "
+                "trainer.average.load_state_dict(dict(model.named_parameters())) starts it again"
+            )
+        elif self.recorder.has_other_weights and (note := other_weights_note(self.session)):
+            self.reports.note(note)
         self.report_changed(changed)
 
     def report_changed(self, changed: Iterable[str]) -> None:

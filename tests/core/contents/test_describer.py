@@ -2,6 +2,7 @@
 
 import functools
 import json
+from array import array
 from collections import Counter, defaultdict, namedtuple
 
 import numpy as np
@@ -113,6 +114,10 @@ def test_a_docstring_does_not_change_the_description_and_the_code_does():
         (nn.functional.relu, nn.functional.gelu),
         ("x" * 1000, "x" * 999 + "y"),
         (torch.float16, torch.float32),
+        (range(32), range(32, 64)),
+        (slice(1, None), slice(2, None)),
+        (array("d", [1.0]), array("d", [2.0])),
+        (array("q", range(100)), array("q", range(1, 101))),
     ],
 )
 def test_different_values_have_different_descriptions(one, other):

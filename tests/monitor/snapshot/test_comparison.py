@@ -1,6 +1,10 @@
 """Several runs next to each other: which settings differ, and which of them a table shows."""
 
-from flodl.monitor.snapshot import Focus, compare
+import json
+
+from flodl.monitor import Event, Journal
+from flodl.monitor.exports import comparison_json
+from flodl.monitor.snapshot import Focus, compare, summary
 
 
 def run(folder, *, facts=None, set_by_user=(), metrics=(), **settings):
@@ -102,3 +106,46 @@ def test_no_runs_can_be_compared():
         "metrics": [],
         "metric": None,
     }
+
+
+def write_starts(folder, *starts):
+    """Write a journal; each start has its settings and the epochs that it trains."""
+    with Journal.open(folder) as journal:
+        for number, (settings, epochs) in enumerate(starts):
+            config = [{"path": path, "value": value, "origin": ""} for path, value in settings.items()]
+            facts = {"name": folder.name, "total_epochs": 9, "config": config}
+            journal.write(Event("run_start", facts, time_s=100.0 * number))
+            for epoch in epochs:
+                journal.write(
+                    Event("epoch", {"epoch": epoch, "metrics": {"loss": 1.0}}, time_s=100.0 * number)
+                )
+            ended = {"status": "finished", "duration_s": 1.0}
+            journal.write(Event("run_end", ended, time_s=100.0 * number + 1))
+    return folder
+
+
+def test_a_setting_that_a_later_start_changed_is_listed_with_its_epoch(tmp_path):
+    starts = [({"lr": 2e-3, "epochs": 4}, range(4)), ({"lr": 1e-3, "epochs": 8, "new": 1}, range(4, 8))]
+    found = summary(write_starts(tmp_path, *starts))
+    assert found["changed"] == {"lr": [{"epoch": 4, "was": 2e-3, "now": 1e-3}]}
+
+
+def test_a_start_that_trains_everything_again_or_nothing_has_changed_no_setting(tmp_path):
+    again = write_starts(tmp_path / "again", ({"lr": 0.2}, range(4)), ({"lr": 0.1}, range(4)))
+    assert summary(again)["changed"] == {}
+    idle = write_starts(tmp_path / "idle", ({"lr": 0.1}, [0]), ({"lr": 9}, []), ({"lr": 0.1}, [1]))
+    assert summary(idle)["changed"] == {}
+    older = ({"lr": 0.3}, range(4)), ({"lr": 0.2}, [4, 5]), ({"lr": 0.1}, [2, 3, 4])
+    back = summary(write_starts(tmp_path / "back", *older))
+    assert back["changed"] == {"lr": [{"epoch": 2, "was": 0.3, "now": 0.1}]}
+
+
+def test_a_run_with_a_setting_that_changed_differs_from_one_that_always_had_its_last_value(tmp_path):
+    changed = write_starts(tmp_path / "a", ({"lr": 2e-3}, [0, 1]), ({"lr": 1e-3}, [2, 3]))
+    whole = write_starts(tmp_path / "b", ({"lr": 1e-3}, [0, 1]), ({"lr": 1e-3}, [2, 3]))
+    found = compare([summary(changed), summary(whole)])
+    assert (found["differing"], found["columns"]) == (["lr"], ["lr"])
+    assert [run["settings"] for run in found["runs"]] == [{"lr": 1e-3}, {"lr": 1e-3}]
+    assert [run["changed"] for run in found["runs"]] == [{"lr": [{"epoch": 2, "was": 2e-3, "now": 1e-3}]}, {}]
+    exported = json.loads(comparison_json([changed, whole]))
+    assert [run["changed"] for run in exported["runs"]] == [run["changed"] for run in found["runs"]]

@@ -3,6 +3,7 @@
 import argparse
 import json
 import random
+from array import array
 from collections import OrderedDict
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from flodl import Loader, Monitor, Trainer, manual_seed
+from flodl import FlowBuilder, Loader, Monitor, Trainer, manual_seed
 from flodl.checkpoint import best, last, list_bundles, read_bundle
 from flodl.core import TrainError
 from flodl.monitor import read
@@ -164,6 +165,160 @@ def test_a_run_that_was_set_differently_has_a_different_record(base, tmp_path, p
 def test_settings_of_the_same_kind_have_different_records(tmp_path, one, other):
     records = [make_record(tmp_path / str(index), **changes) for index, changes in enumerate((one, other))]
     assert differing(*records)
+
+
+class Stepped(torch.optim.SGD):
+    """An optimizer with a setting that is not one of its groups."""
+
+    def __init__(self, groups, lr, k=6):
+        super().__init__(groups, lr=lr)
+        self.k, self.calls = k, 0
+
+    def step(self, closure=None):
+        self.calls += 1
+        return super().step(closure)
+
+
+class Chosen(torch.utils.data.Dataset):
+    def __init__(self, idx):
+        self.idx, self.x = idx, samples(count=64)[0]
+
+    def __len__(self):
+        return len(self.idx)
+
+    def __getitem__(self, at):
+        return self.x[self.idx[at]], self.x[self.idx[at]].sum().reshape(1)
+
+
+def chosen(idx):
+    return torch.utils.data.DataLoader(
+        Chosen(range(64)), batch_size=4, sampler=torch.utils.data.SubsetRandomSampler(idx)
+    )
+
+
+def reading(idx):
+    return lambda model, x, y: loss_of(model, x, y) * len(idx)
+
+
+def train_once(folder, model=None, optimizer=None, step_fn=loss_of, data=None, hooks=()):
+    """Train a model for an epoch, and return config.json's record."""
+    model = small() if model is None else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1) if optimizer is None else optimizer(model)
+    settings = {"device": "cpu", "tier": "eager", "monitor": False, "checkpoint_dir": folder, "config": {}}
+    trainer = Trainer(model, step_fn, optimizer=optimizer, hooks=list(hooks), **settings)
+    data = samples() if data is None else data
+    is_loader = isinstance(data, torch.utils.data.DataLoader)
+    trainer.fit(data, epochs=1, batch_size=None if is_loader else 4)
+    return json.loads((folder / "config.json").read_text())["trainer"]
+
+
+def in_evaluation(*names):
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    for name in names:
+        model.get_submodule(name).eval()
+    return model
+
+
+def frozen_graph(eval_mode):
+    torch.manual_seed(0)
+    model = FlowBuilder(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))).tag("enc").through(nn.Linear(4, 1))
+    model = model.build()
+    model.freeze("enc", eval_mode=eval_mode)
+    return model
+
+
+def stepping(gamma):
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=gamma)
+
+    def on_epoch_end():
+        scheduler.step()
+
+    return {"model": model, "optimizer": lambda model: optimizer, "hooks": [on_epoch_end]}
+
+
+def grouped(first, second):
+    def optimizer(model):
+        groups = [
+            {"params": [model.get_parameter(name) for name in names], "lr": lr}
+            for names, lr in ((first, 0.1), (second, 0.2))
+        ]
+        return torch.optim.SGD(groups)
+
+    return {"model": nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 1)), "optimizer": optimizer}
+
+
+PAIRS = {
+    "the scheduler in a hook": (stepping(0.5), stepping(0.9), "hooks"),
+    "a module in evaluation mode": ({"model": in_evaluation()}, {"model": in_evaluation("1")}, "model"),
+    "another module in evaluation mode": (
+        {"model": in_evaluation("0")},
+        {"model": in_evaluation("1")},
+        "model",
+    ),
+    "frozen parts in evaluation mode": (
+        {"model": frozen_graph(True)},
+        {"model": frozen_graph(False)},
+        "model",
+    ),
+    "a range in a sampler": ({"data": chosen(range(32))}, {"data": chosen(range(32, 64))}, "data"),
+    "a range in a dataset": ({"data": Chosen(range(32))}, {"data": Chosen(range(32, 64))}, "data"),
+    "a range in a step function": ({"step_fn": reading(range(3))}, {"step_fn": reading(range(1, 4))}, "step"),
+    "an array in a step function": (
+        {"step_fn": reading(array("d", [1.0]))},
+        {"step_fn": reading(array("d", [2.0]))},
+        "step",
+    ),
+    "the members of groups": (
+        grouped(["0.weight", "0.bias"], ["1.weight", "1.bias"]),
+        grouped(["1.weight", "1.bias"], ["0.weight", "0.bias"]),
+        "optimizer_settings",
+    ),
+    "an attribute of an optimizer": (
+        {"optimizer": lambda model: Stepped(model.parameters(), 0.1, k=6)},
+        {"optimizer": lambda model: Stepped(model.parameters(), 0.1, k=5)},
+        "optimizer_attributes",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", PAIRS)
+def test_runs_that_differ_in_one_thing_have_different_records(tmp_path, what):
+    one, other, name = PAIRS[what]
+    records = []
+    for number, settings in enumerate((one, other)):
+        torch.manual_seed(0)
+        records.append(train_once(tmp_path / str(number), **settings))
+    assert records[0][name] != records[1][name]
+    for record in records:
+        record["model"].pop("weights_at_start")
+        record["model"].pop("buffers")
+        record.pop(name)
+    if name != "model":
+        assert records[0] == records[1], "nothing else differs"
+
+
+def test_parts_that_are_frozen_or_in_evaluation_mode_are_recorded_by_their_paths(tmp_path):
+    model = in_evaluation("1")
+    model[0].requires_grad_(False)
+    record = train_once(tmp_path / "a", model=model)["model"]
+    assert (record["frozen"], record["evaluating"]) == (["0"], ["1"])
+    whole = in_evaluation().eval()
+    assert train_once(tmp_path / "b", model=whole)["model"]["evaluating"] == [], "it is switched as a whole"
+    assert train_once(tmp_path / "c", model=frozen_graph(True).eval())["model"]["evaluating"] == ["enc"]
+
+
+def test_the_parameters_of_a_group_are_named_unless_it_has_all_that_are_trained(tmp_path):
+    assert "parameters" not in train_once(tmp_path / "a")["optimizer_settings"]
+    settings = grouped(["0.weight", "0.bias"], ["1.weight", "1.bias", "2.bias"])
+    record = train_once(tmp_path / "b", **settings)["optimizer_settings"]
+    assert [group["parameters"] for group in record.values()] == [["0"], ["1", "2.bias"]]
+
+
+def test_what_an_optimizer_counts_is_not_recorded(tmp_path):
+    record = train_once(tmp_path, optimizer=lambda model: Stepped(model.parameters(), 0.1))
+    assert record["optimizer_attributes"] == {"k": 6}
 
 
 def test_two_runs_with_different_learning_rates_never_compare_as_equal(tmp_path):

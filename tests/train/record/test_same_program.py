@@ -8,7 +8,7 @@ from ...warm_python import WarmPython
 
 CONSTANTS = "BETA = 1.0\nclass Options:\n    gain = 1.0\n"
 PROGRAM = """
-import argparse, collections, dataclasses, functools, sys
+import argparse, array, collections, dataclasses, functools, sys
 import torch
 from torch import nn
 import constants
@@ -89,14 +89,39 @@ def make_step(table):
 def note(x):
     cache["sizes"].append(len(x))
 
+class Decay:
+    def __init__(self, scheduler):
+        self.scheduler = scheduler
+    def on_epoch_end(self):
+        self.scheduler.step()
+    def state_dict(self):
+        return self.scheduler.state_dict()
+    def load_state_dict(self, state):
+        self.scheduler.load_state_dict(state)
+
+class Smoothed(torch.optim.SGD):
+    def __init__(self, groups, k):
+        super().__init__(groups, lr=0.01)
+        self.k, self.calls = k, 0
+    def step(self, closure=None):
+        self.calls += 1
+        return super().step(closure)
+
+rows = array.array("d", [1.0] * 40)
 model = Net()
+model.layers[1].eval()
+model.layers[2][0].requires_grad_(False)
+optimizer = Smoothed([{"params": model.layers.parameters()}, {"params": model.head.parameters()}], k=6)
+falls = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+scheduler = torch.optim.lr_scheduler.ChainedScheduler(
+    [falls, torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 90])])
+table = {"scale": 2.0, "rows": torch.ones(30), "places": range(9), "more": rows}
 trainer = Trainer(
     model,
-    functools.partial(make_step({"scale": 2.0, "rows": torch.ones(30)}), power=1),
-    optimizer=lambda groups: torch.optim.SGD(groups, lr=0.01),
-    schedule=lambda step: 0.01,
+    functools.partial(make_step(table), power=1),
+    optimizer=optimizer,
     metrics=None,
-    hooks=[Logger("out"), EarlyStopping("loss", patience=50)],
+    hooks=[Logger("out"), EarlyStopping("loss", patience=50), Decay(scheduler)],
     checkpoint_dir=folder,
     device="cpu",
     tier="eager",

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from flodl import Loader
-from flodl.checkpoint import last
+from flodl.checkpoint import best, last
 from flodl.monitor import read
 from flodl.train import EarlyStopping
 
@@ -29,18 +29,18 @@ class OtherDescent(torch.optim.SGD):
         return super().step(closure)
 
 
-class Decay:
+class Fall:
     def lr(self, step):
         return 0.01 / (1 + step)
 
 
-class OtherDecay:
+class OtherFall:
     def lr(self, step):
         return 0.01 / (2 + step)
 
 
 OtherDescent.__qualname__ = OtherDescent.__name__ = "Descent"
-OtherDecay.__qualname__ = OtherDecay.__name__ = "Decay"
+OtherFall.__qualname__ = OtherFall.__name__ = "Fall"
 
 
 class Criterion:
@@ -134,6 +134,43 @@ def hooked_optimizer(hook):
     return build
 
 
+class Decay:
+    """A hook that steps a scheduler of torch, and saves it."""
+
+    def __init__(self, scheduler):
+        self.scheduler = scheduler
+
+    def on_step_end(self):
+        self.scheduler.step()
+
+
+class SavedDecay(Decay):
+    def state_dict(self):
+        return self.scheduler.state_dict()
+
+    def load_state_dict(self, state):
+        self.scheduler.load_state_dict(state)
+
+
+def decaying(kind=SavedDecay, gamma=0.5, nested=False):
+    """Return the settings of a trainer whose hook steps a scheduler."""
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=gamma)
+    if nested:
+        first = torch.optim.lr_scheduler.ConstantLR(optimizer)
+        scheduler = torch.optim.lr_scheduler.SequentialLR(optimizer, [first, scheduler], [2])
+    return {"model": model, "optimizer": optimizer, "hooks": [kind(scheduler)]}
+
+
+class Smoothed(torch.optim.SGD):
+    """An optimizer with a setting that no group has."""
+
+    def __init__(self, groups, k):
+        super().__init__(groups, lr=0.01)
+        self.k = k
+
+
 def times(factor):
     return lambda module, inputs, output: output * factor
 
@@ -174,6 +211,10 @@ def reading_globals(model, x, y):
 
 def scaled(model, x, y, scale=1.0):
     return squared(model, x, y) * scale
+
+
+def some_rows(model, x, y, rows):
+    return squared(model, x[list(rows)], y[list(rows)])
 
 
 def collating(offset):
@@ -313,7 +354,7 @@ CHANGES = {
         {"optimizer": lambda groups: Descent(groups, lr=0.01)},
         {"optimizer": lambda groups: OtherDescent(groups, lr=0.01)},
     ),
-    "the code of a schedule": ("schedule is now 'Decay #", {"schedule": Decay()}, {"schedule": OtherDecay()}),
+    "the code of a schedule": ("schedule is now 'Fall #", {"schedule": Fall()}, {"schedule": OtherFall()}),
     "a new forward hook": (
         "torch_hooks.model.head.forward_hooks is now [",
         {},
@@ -339,6 +380,16 @@ CHANGES = {
         {},
         {"optimizer": hooked_optimizer(count_steps)},
     ),
+    "an attribute of the optimizer": (
+        "optimizer_attributes.k is now 5, was 6",
+        {"optimizer": lambda groups: Smoothed(groups, 6)},
+        {"optimizer": lambda groups: Smoothed(groups, 5)},
+    ),
+    "a range that the step function reads": (
+        "step.rows is now 'range(2, 4)', was 'range(0, 2)'",
+        {"step": functools.partial(some_rows, rows=range(2))},
+        {"step": functools.partial(some_rows, rows=range(2, 4))},
+    ),
     "keep": ("keep is now 'last(3)', was 'last(2)'", {}, {"keep": last(3)}),
 }
 
@@ -351,6 +402,28 @@ def test_a_change_is_named_on_resume(make, tmp_path, what):
     same, changed = fit(tmp_path, 3, make=make, **after)
     assert same == "resumed after 4 updates, 1 epoch done", "the same program has no differences"
     assert said in changed
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_scheduler_in_a_hook_that_loads_its_state_keeps_the_saved_settings_which_every_start_says(
+    make, tmp_path, nested
+):
+    fit(tmp_path, 1, make=make, **decaying(nested=nested))
+    assert fit(tmp_path, 2, make=make, **decaying(nested=nested))[-1] == "resumed from step 4, epoch 1"
+    path = "hooks.SavedDecay.scheduler.schedulers.1.gamma" if nested else "hooks.SavedDecay.scheduler.gamma"
+    for epochs in (3, 4):
+        told = fit(tmp_path, epochs, make=make, **decaying(gamma=0.9, nested=nested))[-1]
+        assert told.endswith(f"; {path} continues with its saved value of 0.5, not 0.9")
+    recorded = json.loads((tmp_path / "config.json").read_text())["trainer"]["hooks"][0]["scheduler"]
+    assert (recorded["schedulers"]["1"] if nested else recorded)["gamma"] == 0.5
+
+
+def test_a_scheduler_in_a_hook_without_a_state_has_the_settings_of_this_program(make, tmp_path):
+    fit(tmp_path, 1, make=make, **decaying(Decay))
+    for epochs in (2, 3):
+        told = fit(tmp_path, epochs, make=make, **decaying(Decay, gamma=0.9))
+        changed = [one.partition("; ")[2] for one in told if "gamma" in one]
+        assert changed == ["hooks.Decay.scheduler.gamma is now 0.9, was 0.5"], "it is reported once"
 
 
 @pytest.mark.parametrize("what", ["a module in the closure", "an activation", "the evaluation data"])
@@ -527,3 +600,153 @@ def test_a_model_that_was_trained_in_this_process_sets_no_buffers(make, tmp_path
     fit(tmp_path, 1, make=make, model=model)
     model.body[1].running_mean.add_(1.0)  # as an interrupted epoch does
     assert fit(tmp_path, 2, make=make, model=model)[-1] == "resumed after 4 updates, 1 epoch done"
+
+
+def between(make, tmp_path, change, **settings):
+    """Train in two fits with a change in between; return what the second one said and recorded as changed."""
+    trainer = make(Net(), squared, checkpoint_dir=tmp_path, monitor=None, **settings)
+    trainer.fit(samples(), epochs=1, batch_size=5)
+    trainer.fit(samples(), epochs=2, batch_size=5)
+    assert not alerts(tmp_path), "nothing was changed"
+    change(trainer)
+    count = len(alerts(tmp_path))
+    trainer.fit(samples(), epochs=3, batch_size=5)
+    content = json.loads((tmp_path / "config.json").read_text())
+    changed = {name: item for name, item in content["starts"][-1]["changed"].items() if "epochs" not in name}
+    trainer.fit(samples(), epochs=4, batch_size=5)
+    told = alerts(tmp_path)[count:]
+    assert len(told) < 2, "it is reported once"
+    assert content["trainer"]["optimizer_settings"].items() >= {"momentum": 0.9}.items()
+    return "".join(told).removeprefix("since this trainer trained last, "), changed
+
+
+def alerts(folder):
+    return [entry.event.data["message"] for entry in read(folder) if entry.event.kind == "alert"]
+
+
+def follow(step):
+    return 0.01 / (1 + step)
+
+
+@pytest.mark.parametrize(
+    ("change", "path", "now", "was"),
+    [
+        (lambda trainer: trainer.scale_lr(0.1), "optimizer_settings.lr", 0.01, 0.1),
+        (
+            lambda trainer: trainer.optimizer.param_groups[0].update(weight_decay=0.5),
+            "optimizer_settings.weight_decay",
+            0.5,
+            0,
+        ),
+        (lambda trainer: trainer.model.body[1].eval(), "model.evaluating", ["body.1"], []),
+    ],
+)
+def test_a_setting_that_the_program_changes_between_two_fits_is_reported_and_recorded(
+    make, tmp_path, change, path, now, was
+):
+    told, changed = between(make, tmp_path, change)
+    assert told == f"{path} is now {now}, was {was}"
+    assert changed == {f"trainer.{path}": {"was": was, "now": now}}
+
+
+def test_a_part_that_is_frozen_between_two_fits_is_reported_and_recorded(make, tmp_path):
+    told, changed = between(make, tmp_path, lambda trainer: trainer.model.head.requires_grad_(False))
+    assert told == "model.frozen is now ['head'], was []"
+    assert changed["trainer.model.frozen"] == {"was": [], "now": ["head"]}
+
+
+def test_a_scale_of_a_schedule_is_a_change_and_its_rates_are_not(make, tmp_path):
+    told, _ = between(make, tmp_path, lambda trainer: trainer.scale_lr(0.5), schedule=follow)
+    assert told == "optimizer_settings.lr_scale is now 0.5, was 1.0"
+
+
+def test_a_torch_scheduler_may_be_stepped_between_two_fits(make, capsys):
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    trainer = make(model, squared, optimizer=optimizer)
+    for epochs in (1, 2, 3):
+        trainer.fit(samples(), epochs=epochs, batch_size=5)
+        scheduler.step()
+    assert "since this trainer" not in capsys.readouterr().err
+
+
+def test_what_hooks_change_during_a_fit_is_not_a_change_between_two_fits(make, tmp_path):
+    class Shrink:
+        def on_epoch_end(self, trainer):
+            trainer.scale_lr(0.5)
+            trainer.model.body[1].eval()
+            trainer.model.body[0].requires_grad_(False)
+
+    trainer = make(Net(), squared, checkpoint_dir=tmp_path, monitor=None, hooks=[Shrink()])
+    for epochs in (1, 2, 3):
+        trainer.fit(samples(), epochs=epochs, batch_size=5)
+    assert not alerts(tmp_path)
+    record = json.loads((tmp_path / "config.json").read_text())["trainer"]
+    assert record["optimizer_settings"]["lr"] == 0.1
+
+
+def test_weights_that_the_program_changes_between_two_fits_are_noted_and_recorded(make, tmp_path):
+    told, changed = between(make, tmp_path, lambda trainer: trainer.model.head.weight.data.zero_())
+    assert told.startswith("the weights were changed: it continues from these")
+    assert list(changed) == ["trainer.model.weights_at_start"]
+
+
+def look_at(trainer):
+    trainer.evaluate(samples())
+    trainer.find_lr(samples(), batch_size=5, num_steps=10)
+    trainer.model.eval()(samples()[0])
+    trainer.model.train()
+    trainer.model.load_state_dict(trainer.model.state_dict())
+
+
+def test_looking_at_a_model_between_two_fits_changes_nothing(make, tmp_path):
+    assert between(make, tmp_path, look_at) == ("", {})
+
+
+def test_weights_that_restore_best_has_loaded_are_not_reported_as_changed(make, tmp_path):
+    trainer = make(Net(), squared, checkpoint_dir=tmp_path, monitor=None, keep=best("loss"))
+    trainer.fit(samples(), epochs=3, batch_size=5)
+    trainer.model.head.weight.data.zero_()
+    trainer.restore_best()
+    trainer.fit(samples(), epochs=4, batch_size=5)
+    assert not [one for one in alerts(tmp_path) if "since this trainer" in one]
+
+
+def test_trainers_that_take_turns_on_a_model_do_not_report_each_other(make, capsys):
+    model = Net()
+    one, other = make(model, squared), make(model, doubled)
+    for epochs in (1, 2, 3):
+        one.fit(samples(), epochs=epochs, batch_size=5)
+        other.fit(samples(), epochs=epochs, batch_size=5)
+    assert "since this trainer" not in "".join(capsys.readouterr())
+
+
+class Merging(Net):
+    """A model whose weights change with its mode, as with adapters that are merged."""
+
+    def train(self, mode=True):
+        if mode != self.training:
+            self.head.weight.data.mul_(0.5 if mode else 2.0)
+        return super().train(mode)
+
+
+def test_a_model_that_changes_its_weights_with_its_mode_has_not_been_changed(make, capsys):
+    trainer = make(Merging(), squared)
+    for epochs in (1, 2, 3):
+        trainer.fit(samples(), epochs=epochs, batch_size=5)
+        trainer.model.eval()
+    assert "since this trainer" not in "".join(capsys.readouterr())
+
+
+def test_a_group_that_is_added_between_two_fits_is_reported_and_recorded(make, tmp_path):
+    model = Net()
+    optimizer = torch.optim.SGD(model.body.parameters(), lr=0.01)
+    model.head.requires_grad_(False)
+    trainer = make(model, squared, optimizer=optimizer, checkpoint_dir=tmp_path, monitor=None)
+    trainer.fit(samples(), epochs=1, batch_size=5)
+    optimizer.add_param_group({"params": list(model.head.requires_grad_(True).parameters()), "lr": 0.1})
+    trainer.fit(samples(), epochs=2, batch_size=5)
+    assert "the optimizer has 2 parameter groups now, before 1" in alerts(tmp_path)[0]
+    record = json.loads((tmp_path / "config.json").read_text())["trainer"]["optimizer_settings"]
+    assert [group["parameters"] for group in record.values()] == [["body"], ["head"]]

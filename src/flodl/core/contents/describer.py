@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Mapping
 from decimal import Decimal
@@ -44,6 +45,7 @@ from .objects import (
 )
 from .origin import is_user_class, is_user_file
 from .reads import Read, reads_of
+from .schedulers import is_scheduler, scheduler_settings
 
 MAX_PARTS = 2000
 _MAX_DEPTH = 8
@@ -96,14 +98,16 @@ class Contents:
             return plain(value)
         if isinstance(value, PurePath | Decimal | Fraction):
             return str(value)
-        if (array := array_text(value)) is not None:
-            return array
+        if (found := array_text(value)) is not None:
+            return found
         if isinstance(value, type):
             return class_label(value) if is_user_class(value) else qualified_name(value)
         is_own = is_user_class(type(value))
         for kinds, describe in self._kinds if not is_own else ():
             if isinstance(value, kinds):
                 return describe(self, value)
+        if is_scheduler(value):
+            return self._attributes(value, scheduler_settings(attributes_of(value), is_own=is_own))
         return self._module(value) if is_module(value) else self._object(value)
 
     def of_many(self, items: Any) -> str:
@@ -141,6 +145,9 @@ class Contents:
         if is_short or (len(items) <= _MAX_ITEMS and not all(type(item) in BASIC for item in items)):
             return [self.of(item) for item in items]
         return self.of_many(items)
+
+    def _array(self, value: array[Any]) -> Any:
+        return list(value) if len(value) <= MAX_NUMBERS else self.of_many(value)
 
     def _set(self, value: set[Any] | frozenset[Any]) -> Any:
         if {type(item) for item in value} <= set(BASIC):
@@ -261,6 +268,9 @@ class Contents:
         (dict | MappingProxyType, _mapping),
         (list | tuple | deque, _sequence),
         (set | frozenset, _set),
+        (range, lambda _, value: repr(value)),
+        (slice, lambda self, value: f"slice({', '.join(str(self.of(one)) for one in _parts(value))})"),
+        (array, _array),
         (BuiltinFunctionType | ModuleType, lambda _, value: qualified_name(value)),
     )
 
@@ -317,6 +327,10 @@ def _is_recorded(path: tuple[str, ...], value: Any) -> bool:
     if isinstance(value, FunctionType) and not is_user_file(value.__code__.co_filename):
         is_library = "__wrapped__" not in vars(value)
     return not is_library or getattr(value, "__name__", "") != path[-1]
+
+
+def _parts(value: slice) -> tuple[Any, Any, Any]:
+    return value.start, value.stop, value.step
 
 
 def _as_dict(described: Any) -> dict[str, Any]:

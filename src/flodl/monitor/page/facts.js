@@ -5,6 +5,13 @@ function formatSetting(value) {
   return typeof value === "string" ? value : JSON.stringify(value);
 }
 
+// A setting of a run in a comparison, after the values that later starts replaced: "0.002 → 0.001".
+function settingText({ settings, changed }, path, format = formatSetting) {
+  const changes = changed && Object.hasOwn(changed, path) ? changed[path] : [];
+  const values = changes.length ? [changes[0].was, ...changes.map(({ now }) => now)] : [settings[path]];
+  return values.map((value) => format(value)).join(" → ");
+}
+
 function showConfig(run) {
   const { config } = run;
   byId("config").hidden = !config.length;

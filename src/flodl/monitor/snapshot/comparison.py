@@ -47,6 +47,8 @@ def compare(summaries: Sequence[Mapping[str, Any]], focus: Focus | None = None) 
     """
     focus = focus or Focus()
     values = [_values(summary) for summary in summaries]
+    changed = [summary.get("changed", {}) for summary in summaries]
+    ever_changed = {path for each in changed for path in each}
     if all("epochs" in each and each["epochs"] == each.get(_TOTAL_EPOCHS) for each in values):
         for each in values:
             del each[_TOTAL_EPOCHS]  # the record of a trainer has it as a setting
@@ -56,10 +58,14 @@ def compare(summaries: Sequence[Mapping[str, Any]], focus: Focus | None = None) 
     }
     settings = {
         path: _Setting(
-            tuple(_key(each[path]) if path in each else None for each in values), path in set_paths
+            tuple(
+                _key(each[path], history.get(path)) if path in each else None
+                for each, history in zip(values, changed)
+            ),
+            path in set_paths,
         )
         for path in paths
-        if not _is_same(path, values)
+        if path in ever_changed or not _is_same(path, values)
     }
     differing = [path for path in settings if len(set(settings[path].keys)) > 1]
     metrics = Counter(name for summary in summaries for name in summary["metrics"])
@@ -69,8 +75,9 @@ def compare(summaries: Sequence[Mapping[str, Any]], focus: Focus | None = None) 
             {
                 **{name: value for name, value in summary.items() if name not in ("config", "facts")},
                 "settings": {path: each[path] for path in differing if path in each},
+                "changed": {path: history[path] for path in differing if path in history},
             }
-            for summary, each in zip(summaries, values)
+            for summary, each, history in zip(summaries, values, changed)
         ],
         "differing": differing,
         "columns": _columns(differing, settings, [str(summary["folder"]) for summary in summaries], focus),
@@ -142,9 +149,13 @@ def _names_run(keys: Sequence[bytes | None], folders: Sequence[str]) -> bool:
     )
 
 
-def _key(value: Any) -> bytes:
-    """Return a value as JSON: the number 1 and the text "1" differ, and 1 and 1.0 do not."""
-    return dumps(_without_fractions(value))
+def _key(value: Any, changes: Sequence[Mapping[str, Any]] | None) -> bytes:
+    """Return a value as JSON, with those it replaced: the number 1 and the text "1" differ, 1 and 1.0 do not.
+
+    A run with a setting that a later start changed is not the same as one that always had its last value.
+    """
+    history = [[change["epoch"], change["was"]] for change in changes or ()]
+    return dumps(_without_fractions({"was": history, "now": value} if history else value))
 
 
 def _without_fractions(value: Any) -> Any:

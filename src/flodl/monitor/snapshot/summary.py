@@ -12,6 +12,7 @@ from flodl.core.metric_modes import Mode, mode_of_metric
 
 from ..journal import Entry, Reader
 from . import non_finite
+from .changed_settings import changed_settings
 from .history import epoch_record, merge_history
 from .series import step_arrays
 from .snapshot import settings_of
@@ -31,7 +32,7 @@ def summary(
     Of each metric: the last value, the best one with its epoch, and whether "min" or "max" is better, which
     `modes` sets and else its name says. Of the numbers of single classes, only those in `modes` are included.
     A run without epochs is summarized by its steps.
-    `facts` are what else may make two runs differ.
+    `changed` are the settings that a later start changed, by path, `facts` what else may differ.
     """
     reader = Reader.of(run)
     starts = starts_of(reader, rank)
@@ -52,6 +53,7 @@ def summary(
         "total_epochs": total,
         "metrics": _of_epochs(history, modes) if history else _of_steps(reader, rank, modes),
         "config": settings_of(starts, current["started_s"]),
+        "changed": changed_settings(reader, starts, entries, rank=rank, started_s=current["started_s"]),
         "facts": _facts(current, reader.entries({"graph"}, last=1)),
     }
 
@@ -67,6 +69,7 @@ def unreadable_summary(name: str, reason: str) -> dict[str, Any]:
         **times,
         "metrics": {},
         "config": [],
+        "changed": {},
         "facts": {},
     }
 

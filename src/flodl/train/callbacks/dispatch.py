@@ -35,7 +35,7 @@ class Hooks:
             raise TrainError(
                 f"hooks={hooks!r}. Pass a list of hooks: hooks=[{type(hooks).__name__}(…)]."
             ) from None
-        # Taken now: training changes the state of a callback.
+        # Taken now: training changes the state of a callback. A loaded state may replace some of them.
         self.settings = [_settings_of(callback, trainer) for callback in self.all]
         self._calls: dict[str, list[tuple[Any, Call]]] = {name: [] for name in HOOKS}
         for callback in self.all:
@@ -48,6 +48,10 @@ class Hooks:
                 self._calls[own_name].append((callback, _bind(callback, own_name)))
             elif not found:
                 raise _no_hook(callback)
+
+    def described(self) -> list[Any]:
+        """Describe the callbacks as they are now, for a comparison with `settings`."""
+        return [_settings_of(callback, self._trainer()) for callback in self.all]
 
     def has(self, hook: str) -> bool:
         """Return whether a callback has this hook."""
@@ -136,11 +140,12 @@ def _awaits_metric(callback: Any, metrics: Mapping[str, Any]) -> bool:
     return isinstance(callback, MetricWatcher) and callback.metric not in metrics
 
 
-def _settings_of(hook: Any, trainer: TrainerControls) -> Any:
+def _settings_of(hook: Any, trainer: TrainerControls | None) -> Any:
     """Describe a hook: its settings, and for one of the user also its code."""
     if type(hook).__module__.startswith("flodl."):
         return describe(hook)
-    return Contents({id(trainer): "the trainer", id(trainer.model): "the model"}).of(hook)
+    known = {} if trainer is None else {id(trainer): "the trainer", id(trainer.model): "the model"}
+    return Contents(known).of(hook)
 
 
 def _check_both(hook: Any) -> None:

@@ -51,6 +51,18 @@ def earlier_run(session: Session) -> EarlierRun | None:
     return found if found.versions == _versions(session.model) else None
 
 
+def other_weights_note(session: Session) -> str:
+    """Return that a trainer continues from weights that the program has changed since it trained last; "" if
+    another trainer has changed them."""
+    found = _ended.get(session.model)
+    if found is not None and found.session() is not session and found.versions == _versions(session.model):
+        return ""
+    return (
+        "since this trainer trained last, the weights were changed: it continues from these, with the state "
+        "that the optimizer has from the earlier ones"
+    )
+
+
 def note_of(earlier: EarlierRun | None, session: Session) -> str:
     """Return that a run continues from the weights of an earlier one, or "" if something was loaded since."""
     if earlier is None or session.updates or hash_of_weights(session.model) != earlier.weights:

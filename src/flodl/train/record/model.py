@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -14,6 +14,8 @@ from torch.optim import Optimizer
 from flodl.core.contents.leaves import array_text
 from flodl.core.plain import plain, short_hash
 from flodl.graph import Graph, structure_of
+
+from .modes import names_of
 
 # How many elements of each tensor are hashed.
 NUM_ELEMENTS = 64
@@ -57,8 +59,13 @@ def hash_of_weights(model: nn.Module) -> str:
     >>> hash_of_weights(nn.Linear(2, 1)) == hash_of_weights(nn.Linear(2, 1))
     False
     """
+    return hash_of_tensors((*model.parameters(), *model.buffers()))
+
+
+def hash_of_tensors(tensors: Iterable[Tensor]) -> str:
+    """Return a hash of a few elements of every tensor."""
     chosen: dict[torch.dtype, list[Tensor]] = {}
-    for tensor in (*model.parameters(), *model.buffers()):
+    for tensor in tensors:
         if is_lazy(tensor) or tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
             continue
         flat = tensor.detach()
@@ -93,17 +100,25 @@ def _spread(tensor: Tensor) -> Tensor:
     return tensor[indices]
 
 
-def describe_optimizer(optimizer: Optimizer, groups: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
-    """Return the hyperparameters: of all groups, or by group if they differ; `groups` are those to describe.
+def describe_optimizer(
+    optimizer: Optimizer, groups: Sequence[Mapping[str, Any]] | None, model: nn.Module
+) -> dict[str, Any]:
+    """Return the hyperparameters, by group if there are several; `groups` are those to describe.
 
-    >>> describe_optimizer(torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1), None)["lr"]
+    The parameters of a group are named, unless a single one has all that are trained.
+
+    >>> model = nn.Linear(2, 1)
+    >>> describe_optimizer(torch.optim.SGD(model.parameters(), lr=0.1), None, model)["lr"]
     0.1
     """
+    trained = {id(one) for one in model.parameters() if one.requires_grad}
     described = []
     for held, settings in zip(optimizer.param_groups, groups or optimizer.param_groups):
         values = {name: plain(value) for name, value in settings.items() if name not in _NOT_RECORDED}
         sizes = [0 if is_lazy(one) else one.numel() for one in held["params"]]
         described.append({**values, "num_parameters": sum(sizes)})
+        if len(optimizer.param_groups) > 1 or not trained <= {id(one) for one in held["params"]}:
+            described[-1]["parameters"] = names_of(held["params"], model)
     if len(described) == 1:
         return described[0]
     return {f"group_{number}": values for number, values in enumerate(described, start=1)}

@@ -10,10 +10,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
+from torch.optim import Optimizer
 
 from flodl.core.contents import Contents
-from flodl.core.contents.objects import class_label, functions_of, module_settings, states_of
-from flodl.core.plain import short_hash
+from flodl.core.contents.objects import (
+    attributes_of,
+    class_label,
+    constants_of,
+    functions_of,
+    module_settings,
+    states_of,
+)
+from flodl.core.plain import hide_secret, short_hash
 
 from ..evaluation.evaluator import Evaluator
 from ..session import Session
@@ -39,7 +47,30 @@ def observe(session: Session, evaluator: Evaluator) -> dict[str, Any]:
         "modules": describe_modules(session.model),
         "classes": describe_classes(session.model, known),
         "torch_hooks": describe_torch_hooks(session.model, session.optimizer, known),
+        "optimizer_attributes": describe_attributes(session.optimizer, known),
     }
+
+
+def describe_attributes(optimizer: Optimizer, known: Mapping[int, str]) -> dict[str, Any]:
+    """Return the public numbers and texts of an optimizer that are not settings of its groups, and what its
+    class reads, if it is one of the user.
+
+    >>> optimizer = Optimizer([nn.Parameter()], {"lr": 0.1})
+    >>> optimizer.k = 6
+    >>> describe_attributes(optimizer, {})
+    {'k': 6}
+    """
+    kind = type(optimizer)
+    states = states_of(optimizer)
+    stored = {**constants_of(kind), **attributes_of(optimizer)}
+    own = {
+        name: hide_secret(name, item)
+        for name, item in stored.items()
+        if type(item) in (bool, int, float, str) and not name.startswith("_")
+        if name not in states and name not in optimizer.defaults
+    }
+    read = Contents(known).of_class(kind)
+    return {name: item for name, item in {**read, **own}.items() if item is not None}
 
 
 def known_objects(session: Session) -> dict[int, str]:

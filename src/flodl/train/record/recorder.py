@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,17 +16,18 @@ from flodl.data import Loader, describe_data
 from ..callbacks.dispatch import Hooks
 from ..evaluation.evaluator import Evaluator
 from ..session import Session
+from .between import State, merged
 from .code import code_version
+from .hooks import MAX_DEPTH, loaded_hooks, restored_hooks
 from .machine import hardware, torch_flags, versions
 from .model import describe_buffers, describe_model, describe_optimizer, hash_of_weights
+from .modes import describe_modes
 from .observed import changed_observed, observe, without_states
 from .settings import config_of
 
-# The description of a step function is deeper than the settings of a user.
-MAX_DEPTH = 24
 # The evaluation data of a custom loop, which passes it later, or not in every epoch.
 UNKNOWN = object()
-_OBSERVED = ("step_fn", "step", "metrics", "outputs", "torch_hooks")
+_OBSERVED = ("step_fn", "step", "metrics", "outputs", "torch_hooks", "optimizer_attributes")
 
 
 class Recorder:
@@ -46,6 +48,13 @@ class Recorder:
         self._weights: Any = None
         # Buffers as the program sets them.
         self._buffers: Any = None
+        # What the last run of the trainer left, and what the program has changed between runs.
+        self._left: State | None = None
+        self._set_between: dict[str, Any] = {}
+        # The settings of the optimizer of another run, from which this one has started.
+        self._settings_loaded: dict[str, Any] | None = None
+        # Whether the weights were changed before the current run.
+        self.has_other_weights = False
 
     def observe(self, session: Session) -> list[str]:
         """Take what the run is made of, before it trains; return what changed since it last trained.
@@ -57,14 +66,35 @@ class Recorder:
             self._buffers = _known(lambda: describe_buffers(session.model))
         before, ended = self._observed, self._at_end
         self._observed = found if before is None or ended is None else without_states(before, ended, found)
-        return [] if before is None or ended is None else changed_observed(self._observed, before)
+        if before is None or ended is None:
+            return []
+        return [*changed_observed(self._observed, before), *self._changed_between(session)]
+
+    def _changed_between(self, session: Session) -> list[str]:
+        """Return which settings the program has changed since the last run, and keep them for the record."""
+        left, self.has_other_weights = self._left, False
+        if left is None:
+            return []
+        now = _state(session)
+        if now is None:
+            return []
+        self.has_other_weights = left.has_other_weights(now)
+        self._set_between = merged(self._set_between, left.overlay(now, session))
+        return left.changed(now)
 
     def observe_end(self, session: Session) -> None:
         """Take the same after training."""
         if self._observed is not None:
             self._at_end = observe(session, self._evaluator)
+            self._left = _state(session)
         if self._read is not None:
             self._data_at_end, self._read = _described(*self._read), None
+
+    def expect_weights(self, session: Session) -> None:
+        """Take the current weights as those that the last run left: the trainer has loaded them."""
+        now = _state(session)
+        if self._left is not None and now is not None:
+            self._left = replace(self._left, weights=now.weights)
 
     def observe_data(
         self, loader: Loader | None, eval_data: Any
@@ -95,6 +125,11 @@ class Recorder:
         }
         return dict(plain(parts, depth=MAX_DEPTH))
 
+    def settle_hooks(self, saved: Mapping[str, Any]) -> None:
+        """Take settings of hooks from the saved record where loading their states has restored them."""
+        own = [plain(one, depth=MAX_DEPTH) for one in self._hooks.settings]
+        self._hooks.settings = restored_hooks(own, saved.get("hooks") or [], loaded_hooks(self._hooks))
+
     def _settings(self) -> dict[str, Any]:
         observed = self._observed or {}
         return {
@@ -114,7 +149,7 @@ class Recorder:
             self.observe(session)
         data = {"data": loader, "eval_data": eval_loader}
         described = {name: _known(partial(_description, one)) for name, one in data.items()}
-        at_first = self._at_first_start(session)
+        at_first = merged(self._at_first_start(session), self._set_between)
         record = {
             "epochs": epochs,
             "limit": start.limit,
@@ -138,14 +173,20 @@ class Recorder:
         if "optimizer_settings" in earlier:
             return {name: earlier.get(name) for name in ("optimizer_settings", "model", "started_from")}
         is_first = start.source is None
-        groups = start.optimizer if is_first else None  # a run that starts from another has its rates
+        if self._settings_loaded is None and not is_first:
+            # A run that starts from another has its rates.
+            self._settings_loaded = describe_optimizer(session.optimizer, None, session.model)
+        settings = self._settings_loaded
+        if settings is None:
+            settings = describe_optimizer(session.optimizer, start.optimizer, session.model)
         knows_weights = not session.updates or not is_first
         if knows_weights:
             self._weights = _known(lambda: hash_of_weights(session.model))
         return {
-            "optimizer_settings": describe_optimizer(session.optimizer, groups),
+            "optimizer_settings": settings,
             "model": {
                 **describe_model(session.model),
+                **describe_modes(session.model),
                 "weights_at_start": self._weights,
                 "buffers": self._buffers if start.buffers is None else start.buffers,
             },
@@ -176,6 +217,14 @@ def _joined(described: Any, before: Any) -> Any:
     if isinstance(described, dict) and isinstance(before, dict):
         return {**described, **before}
     return described
+
+
+def _state(session: Session) -> State | None:
+    """Return what applies now; None if that cannot be read."""
+    try:
+        return State.of(session)
+    except Exception:  # from a module of the user
+        return None
 
 
 def _known(read: Callable[[], Any]) -> Any:

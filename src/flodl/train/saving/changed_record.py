@@ -9,21 +9,30 @@ from typing import Any
 from flodl.core.formats import counted
 
 from ..record.changes import ABSENT, changed_modules, changes
+from ..record.hooks import changed_hooks
 
 MAX_LINES = 20
 _CODE = re.compile(r" #[0-9a-f]{8}\b")
 # Compared with what the run was saved with; other parts of the record are compared on their own.
-_COMPARED = ("step_fn", "step", "metrics", "outputs", "torch_hooks", "keep", "versions", "torch", "hardware")
+_COMPARED = (
+    *("step_fn", "step", "metrics", "outputs", "torch_hooks", "optimizer_attributes", "keep"),
+    *("versions", "torch", "hardware"),
+)
 _CONTENT = ("source", "content", "dataset")
 _FUNCTIONS = ("augment", "transform", "collate", "collate_fn", "worker_init_fn", "sampler")
 
 
 def changed_record(
-    now: Mapping[str, Any], before: Mapping[str, Any], *, reported: Collection[str] = ()
+    now: Mapping[str, Any],
+    before: Mapping[str, Any],
+    *,
+    reported: Collection[str] = (),
+    loaded: Sequence[Any] | None = None,
 ) -> list[str]:
     """Describe what changed since the earlier record, one line each; those of this program apply.
 
-    `reported` are the hooks already reported as missing or new.
+    `reported` are the hooks already reported as missing or new, `loaded` all hooks after their saved states
+    were loaded, which may have replaced settings of this program.
     A record of an older version of flodl, which contains less, is not compared.
     """
     if "step" not in before:
@@ -39,7 +48,8 @@ def changed_record(
     lines += changed_modules(model, saved)
     lines += changes("model.classes", model.get("classes") or {}, saved.get("classes") or {})
     lines += changed_data(now, before)
-    lines += _changed_hooks(now.get("hooks") or [], before.get("hooks") or [], reported)
+    hooks, saved_hooks = now.get("hooks") or [], before.get("hooks") or []
+    lines += changed_hooks(hooks, saved_hooks, reported, hooks if loaded is None else loaded)
     if len(lines) > MAX_LINES:
         more = len(lines) - MAX_LINES
         lines[MAX_LINES:] = [f"and {more} more differences, which config.json lists"]
@@ -113,29 +123,3 @@ def _changed_data(path: str, now: Any, before: Any) -> Iterator[str]:
 
 def _source(data: Any) -> Any:
     return data.get("dataset") or data.get("source") if isinstance(data, Mapping) else data
-
-
-def _changed_hooks(now: Sequence[Any], before: Sequence[Any], reported: Collection[str]) -> Iterator[str]:
-    """Compare hooks of the same class in order."""
-    remaining = list(before)
-    added = []
-    for hook in now:
-        if hook in remaining:
-            remaining.remove(hook)
-            continue
-        added.append(hook)
-    for hook in added:
-        kind = _kind(hook)
-        same = next((one for one in remaining if _kind(one) == kind), ABSENT)
-        if same is not ABSENT:
-            remaining.remove(same)
-            yield from changes(f"hooks.{kind}", hook, same)
-        elif kind not in reported:
-            yield f"the hook {kind} is new"
-    missing = (_kind(hook) for hook in remaining)
-    yield from (f"the hook {kind} of the saved run is missing" for kind in missing if kind not in reported)
-
-
-def _kind(hook: Any) -> str:
-    text = str(hook.get("class") or hook.get("code")) if isinstance(hook, Mapping) else str(hook)
-    return text.partition("(")[0].partition(" #")[0]

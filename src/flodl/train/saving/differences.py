@@ -15,6 +15,7 @@ from flodl.graph import Graph, structure_of
 from ..callbacks.dispatch import Hooks
 from ..callbacks.standard import MetricWatcher
 from ..learning_rate import group_ratios
+from ..record.hooks import loaded_hooks
 from ..record.machine import versions
 from ..record.model import describe_buffers
 from ..record.settings import config_of
@@ -56,7 +57,12 @@ def differences(
     return [
         *changed_settings(session, recorded),
         *changed_config(config or {}, recorded.get("config") or {}),
-        *changed_record(record or {}, recorded, reported={*unclaimed, *(kind for kind, *_ in counts)}),
+        *changed_record(
+            record or {},
+            recorded,
+            reported={*unclaimed, *(kind for kind, *_ in counts)},
+            loaded=loaded_hooks(hooks),
+        ),
         *changed_optimizer(
             groups,
             session.optimizer.param_groups,
