@@ -198,6 +198,7 @@ class Run:
     def _observe(self, stack: ExitStack) -> None:
         """Take what the run is made of, now and when it ends; report what changed since it last trained."""
         changed = [*self.recorder.observe(self.session)]
+        settings = self.recorder.observe_settings(self.session)
         stack.callback(self.recorder.observe_end, self.session)
         if (average := self.session.average) is not None:
             stack.callback(average.remember)
@@ -209,11 +210,14 @@ class Run:
         elif self.recorder.has_other_weights and (note := other_weights_note(self.session)):
             self.reports.note(note)
         self.report_changed(changed)
+        # The program has set these itself, as one that thaws a part after the first epochs.
+        self.report_changed(settings, as_note=True)
 
-    def report_changed(self, changed: Iterable[str]) -> None:
+    def report_changed(self, changed: Iterable[str], *, as_note: bool = False) -> None:
         """Report what changed since this trainer trained last, if anything did."""
         if lines := list(changed):
-            self.reports.warn(f"since this trainer trained last, {'; '.join(lines)}")
+            report = self.reports.note if as_note else self.reports.warn
+            report(f"since this trainer trained last, {'; '.join(lines)}")
 
     def _report_done(self, epochs: int) -> None:
         """Report that nothing was left to train, and that the results are those of the saved settings."""

@@ -102,10 +102,7 @@ class Decay:
 class Smoothed(torch.optim.SGD):
     def __init__(self, groups, k):
         super().__init__(groups, lr=0.01)
-        self.k, self.calls = k, 0
-    def step(self, closure=None):
-        self.calls += 1
-        return super().step(closure)
+        self.k = k
 
 rows = array.array("d", [1.0] * 40)
 model = Net()

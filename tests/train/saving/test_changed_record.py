@@ -409,7 +409,9 @@ def test_a_scheduler_in_a_hook_that_loads_its_state_keeps_the_saved_settings_whi
     make, tmp_path, nested
 ):
     fit(tmp_path, 1, make=make, **decaying(nested=nested))
-    assert fit(tmp_path, 2, make=make, **decaying(nested=nested))[-1] == "resumed from step 4, epoch 1"
+    assert (
+        fit(tmp_path, 2, make=make, **decaying(nested=nested))[-1] == "resumed after 4 updates, 1 epoch done"
+    )
     path = "hooks.SavedDecay.scheduler.schedulers.1.gamma" if nested else "hooks.SavedDecay.scheduler.gamma"
     for epochs in (3, 4):
         told = fit(tmp_path, epochs, make=make, **decaying(gamma=0.9, nested=nested))[-1]

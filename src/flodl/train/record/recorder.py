@@ -66,11 +66,9 @@ class Recorder:
             self._buffers = _known(lambda: describe_buffers(session.model))
         before, ended = self._observed, self._at_end
         self._observed = found if before is None or ended is None else without_states(before, ended, found)
-        if before is None or ended is None:
-            return []
-        return [*changed_observed(self._observed, before), *self._changed_between(session)]
+        return [] if before is None or ended is None else changed_observed(self._observed, before)
 
-    def _changed_between(self, session: Session) -> list[str]:
+    def observe_settings(self, session: Session) -> list[str]:
         """Return which settings the program has changed since the last run, and keep them for the record."""
         left, self.has_other_weights = self._left, False
         if left is None:
