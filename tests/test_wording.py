@@ -56,6 +56,8 @@ PHRASES = {
     r"\bweighs as\b": "counts as",
     r"\bsearched (in|as)\b": "looked up in",
     r"\bwherever (it|they) sits?\b": "wherever it is",
+    r"\ban? \{type\(": "{a_type(value)}, which chooses between a and an",
+    r"--[a-z]+- [a-z]": "an option that is not split at a hyphen",
     r"(?<!aria-)\b\w*(colour|behaviour|favour|labelled\b|neighbour|licence|quantis|normalis)\w*": "color",
 }
 # The same for the names of tests, in the folders that were read twice.

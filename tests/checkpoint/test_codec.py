@@ -132,7 +132,7 @@ class Thing:
         ({"a": [1, Thing()]}, r"at 'a\.1': a Thing cannot be saved\. Save its contents"),
         ({"a": {Thing(): 1}}, r"at 'a': a key is a Thing\. Use strings, numbers or tuples"),
         ({"a": {1, 2}}, r"a set cannot be saved"),
-        ({"a": numpy.array([Thing()])}, r"a ndarray cannot be saved"),
+        ({"a": numpy.array([Thing()])}, r"an ndarray cannot be saved"),
     ],
 )
 def test_an_unsupported_value_raises_with_its_path(state, message):

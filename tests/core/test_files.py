@@ -94,3 +94,11 @@ def test_standard_output_can_be_the_target(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("hello", "")
     assert Path("/dev/stdout").is_symlink()
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    assert write_atomic("~/runs/note.txt", "hello") == tmp_path / "home/runs/note.txt"
+    assert (tmp_path / "home/runs/note.txt").read_text() == "hello"
+    assert os.listdir(tmp_path) == ["home"]

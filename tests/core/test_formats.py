@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flodl.core.formats import format_bytes, format_count, format_duration, format_metric
+from flodl.core.formats import format_bytes, format_count, format_duration, format_metric, with_article
 
 
 @pytest.mark.parametrize(
@@ -73,3 +73,14 @@ def test_every_float_has_a_short_form(value):
     assert format_metric(value)
     if math.isfinite(value) and abs(value) < 1e12:
         assert len(format_metric(value)) <= 17
+
+
+@pytest.mark.parametrize(
+    ("article", "names"),
+    [
+        ("a", "list Tensor Sequential ReLU GRU UNet UserDict OneCycleLR StepLR NoneType Linear uint8 Subset"),
+        ("an", "int AdamW ExponentialLR OrderedDict RNN LSTM SGD MLP RMSprop L1Loss Upsample ndarray object"),
+    ],
+)
+def test_the_article_of_a_type_follows_how_its_name_is_spoken(article, names):
+    assert {with_article(name).split()[0] for name in names.split()} == {article}

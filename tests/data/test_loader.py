@@ -217,7 +217,15 @@ def test_a_closed_loader_with_workers_raises():
         (lambda: loader(batch_size=27, drop_last=True), "drop_last=True leaves no batch: 26 samples"),
         (lambda: loader(sampler=[]), "the sampler returned no samples. Return at least one"),
         (lambda: Loader((IMAGES, LABELS[:3]), 4), r"unequal lengths \{'0': 26, '1': 3\}"),
-        (lambda: Loader((IMAGES, "labels"), 4), "a tuple of Tensor, str"),
+        (lambda: Loader((IMAGES, "labels"), 4), "a tuple of Tensor, str. Pass tensors or arrays"),
+        (
+            lambda: Loader((list(IMAGES), LABELS), 4),
+            r"a tuple of list, Tensor\. Part 0 is a list of tensors: pass torch\.stack",
+        ),
+        (
+            lambda: Loader(([torch.zeros(2), torch.zeros(3)], LABELS[:2]), 1),
+            r"a list of tensors of different shapes\. Pass a list of samples to a Loader, .* collate=pad",
+        ),
         (
             lambda: Loader({"train": [1, 2]}, 4),
             "a dict of list. Pass a dict of tensors or arrays, or one of",
@@ -228,7 +236,7 @@ def test_a_closed_loader_with_workers_raises():
         (lambda: Loader(torch.empty(0, 3), 4), "the source has no samples"),
         (lambda: Loader((LABELS, LABELS.to("meta")), 4), "the columns are on cpu and meta"),
         (lambda: Loader("file.bin", 4), "the source is a str, which a loader cannot read"),
-        (lambda: Loader(3, 4), "the source is a int, which a loader cannot read"),
+        (lambda: Loader(3, 4), "the source is an int, which a loader cannot read"),
         (
             lambda: loader(mode="streaming").take(torch.arange(2)),
             "take needs resident data, but this loader is streaming",

@@ -83,7 +83,7 @@ def test_the_batch_may_be_one_tensor_and_the_step_may_return_named_values() -> N
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (lambda: 3, "the function returns a int. Return (model, optimizer, step_fn, batch)."),
+        (lambda: 3, "the function returns an int. Return (model, optimizer, step_fn, batch)."),
         (lambda: (1, 2), "the function returns 2 values. Return (model, optimizer, step_fn, batch)."),
         (lambda: (mse, *tiny_work()[1:]), "the model is a function."),
     ],

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from flodl.engine import TrainStep
-from flodl.engine.report import Cause, Journal
+from flodl.engine.report import Cause, Journal, StepReport
 from flodl.optim import CosineScheduler, PlateauScheduler, WarmupScheduler
 
 
@@ -132,3 +132,13 @@ def test_a_plateau_schedule_that_has_observed_nothing_is_named_in_the_report() -
     assert line not in told(PlateauScheduler(0.1, patience=2, factor=0.5), float("nan"))
     assert "schedule" not in told(CosineScheduler(0.1, 0.0, 10))
     assert "schedule" not in told(lambda step: 0.1)
+
+
+def test_one_of_a_kind_is_not_in_the_plural():
+    shown = str(
+        StepReport(tier="eager", reason="", steps=1, updates=1, captures=1, promotion_cost_s=1.0, dropped=1)
+    )
+    assert "1 (1 update)" in shown
+    assert "1 recording" in shown
+    assert "1 ragged batch," in shown
+    assert "2 (2 updates)" in str(StepReport(tier="eager", reason="", steps=2, updates=2))

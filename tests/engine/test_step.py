@@ -193,7 +193,7 @@ def test_a_wrong_setting_is_refused(settings: dict, message: str) -> None:
         (lambda m, x, y: m(x), "the step function returned shape (8, 2). Return one scalar loss"),
         (lambda m, x, y: 3.0, "the step function returned a float. Return one scalar loss"),
         (lambda m, x, y: SimpleNamespace(loss=m(x).mean()), "It has one: return its .loss."),
-        (lambda m, x, y: (mse(m, x, y), 3), "is a int. Return (loss, {name: value})."),
+        (lambda m, x, y: (mse(m, x, y), 3), "is an int. Return (loss, {name: value})."),
         (lambda m, x, y: mse(m, x, y).detach(), "the loss has no gradient."),
     ],
 )

@@ -28,5 +28,5 @@ def test_a_config_of_transformers_is_read_like_its_file(family, tmp_path):
 
 
 def test_a_config_of_another_type_says_what_is_accepted():
-    with pytest.raises(HFError, match=r"config is a int; expected the fields of a config\.json as a dict"):
+    with pytest.raises(HFError, match=r"config is an int; expected the fields of a config\.json as a dict"):
         from_config(3)

@@ -2,6 +2,7 @@
 
 import gc
 import math
+import re
 import subprocess
 import sys
 
@@ -11,7 +12,8 @@ from torch import nn
 
 from flodl.core import MetricError, MonitorError
 from flodl.monitor import Event, Monitor, read
-from flodl.monitor.journal import Reader
+from flodl.monitor.journal import Reader, find_runs
+from flodl.monitor.sinks import Csv, JsonLines, TensorBoard
 from flodl.monitor.snapshot import snapshot
 
 
@@ -218,3 +220,54 @@ def test_the_command_that_shows_a_finished_run_again_quotes_its_folder(tmp_path)
         monitor.log(0, {"loss": 0.5})
     with pytest.raises(MonitorError, match=r"`fdl monitor '.*my run'` shows the run again"):
         monitor.serve()
+
+
+def test_a_tilde_in_the_folder_of_a_run_and_in_every_file_of_it_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    home = tmp_path / "home"
+    sinks = [Csv("~/a.csv"), JsonLines("~/a.jsonl"), TensorBoard("~/board")]
+    with Monitor(1, "~/runs/first", sinks=sinks, console=False, resources=False) as monitor:
+        monitor.log(0, {"loss": 0.5}, duration=1.0)
+        assert monitor.run_dir == home / "runs/first"
+        assert monitor.export_csv("~/b.csv") == home / "b.csv"
+        assert monitor.save_html("~/b.html") == home / "b.html"
+    assert Reader("~/runs/first").path == home / "runs/first/journal.jsonl"
+    assert find_runs("~/runs") == [home / "runs/first"]
+    assert sorted(path.name for path in home.iterdir()) == [
+        "a.csv", "a.jsonl", "b.csv", "b.html", "board", "runs",
+    ]  # fmt: skip
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("log_epoch", "a Monitor has no attribute 'log_epoch'. Write monitor.log(epoch, {'loss': 0.5})."),
+        ("finsh", "a Monitor has no attribute 'finsh'. Did you mean 'finish'?"),
+        ("runs_dir", "Did you mean 'run_dir'?"),
+        ("add_scalar", "Write monitor.log_step(step, {'loss': 0.5}) within an epoch"),
+    ],
+)
+def test_a_misspelled_attribute_of_a_monitor_is_an_error_with_advice(monitor, name, advice):
+    with pytest.raises(MonitorError, match=re.escape(advice)) as raised:
+        getattr(monitor, name)
+    assert isinstance(raised.value, AttributeError)
+    assert not hasattr(monitor, name)
+    with pytest.raises(AttributeError, match="has no attribute '_private'"):
+        monitor._private  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("value", "advice"),
+    [
+        (None, "got None. Leave it out until it has a value."),
+        ("low", "got 'low'. Pass a single number. Texts belong in monitor.describe({name: text})."),
+        ([0.5, 0.6], "got [0.5, 0.6]. Pass a single number, for example with .mean()."),
+        (object, "got <class 'object'>. Pass a single number."),
+    ],
+)
+def test_the_advice_for_a_metric_that_is_no_number_fits_its_type(monitor, value, advice):
+    with pytest.raises(MetricError, match=f"{re.escape(advice)}$"):
+        monitor.log(0, {"loss": value})

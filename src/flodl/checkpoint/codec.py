@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from flodl.core import CheckpointError
+from flodl.core.formats import a_type
 
 Json = Any
 
@@ -106,7 +107,7 @@ class _Encoder:
         if isinstance(value, torch.device):
             return {"$device": str(value)}
         raise CheckpointError(
-            f"a {type(value).__name__} cannot be saved. Save its contents as dicts, lists, tuples, "
+            f"{a_type(value)} cannot be saved. Save its contents as dicts, lists, tuples, "
             "numbers, strings and tensors.",
             path=path,
         )
@@ -119,7 +120,7 @@ class _Encoder:
         for key, value in table.items():
             if not isinstance(key, str | int | float | tuple | None):
                 raise CheckpointError(
-                    f"a key is a {type(key).__name__}. Use strings, numbers or tuples as keys.", path=path
+                    f"a key is {a_type(key)}. Use strings, numbers or tuples as keys.", path=path
                 )
             pairs.append([self.value(key, path), self.value(value, _join(path, key))])
         return {"$dict": pairs}

@@ -22,11 +22,22 @@ _NO_APPEND = "flodl.cli.no_append"
 _MANY_V = re.compile(r"-v+\Z")
 
 
-class GivenPath(click.Path):
-    """A path; an empty one, as from a variable that is not set, is an error, not the working directory."""
+class HomePath(click.Path):
+    """A path, with `~` for the user's home folder: shells do not expand `--out=~/runs`."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(path_type=Path, **settings)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if str(value).startswith("~"):
+            from flodl.core.files import expand_user
+
+            value = expand_user(value)
+        return super().convert(value, param, ctx)
+
+
+class GivenPath(HomePath):
+    """A path; an empty one, as from a variable that is not set, is an error, not the working directory."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":

@@ -65,9 +65,9 @@ def replace_atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     The content is flushed to disk before the rename, so readers see either the old or the new file, never a
     partial one, even after a power cut. A replaced file keeps its permissions. The target of a symbolic link
-    is replaced, and the link stays. A pipe or a device is written to directly.
+    is replaced, and the link stays. A pipe or a device is written to directly. `~` is the user's home folder.
     """
-    target = Path(path)
+    target = expand_user(path)
     if target.exists() and not target.is_file():
         with _write_through(target) as temporary:
             yield temporary
@@ -117,7 +117,7 @@ def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> Path:
     """
     with replace_atomic(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-    return Path(path)
+    return expand_user(path)
 
 
 def sync_path(path: str | os.PathLike[str]) -> None:

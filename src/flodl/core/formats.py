@@ -1,10 +1,14 @@
-"""Formatting durations, sizes, counts and metric values for people to read."""
+"""Formatting durations, sizes, counts, metric values and names of types for people to read."""
 
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from pathlib import Path
+
+# Names that begin with the sound of a vowel: also those whose first letter is spoken, as in RNN.
+_VOWEL = re.compile(r"[AEIaeio]|O(?!ne)|U(?![A-Z]|ni|se)|u(?!ni|se|int)|[FHLMNRSX](?=[A-Z\d])|ndarray")
 
 
 def format_duration(seconds: float) -> str:
@@ -76,6 +80,24 @@ def counted(count: int, noun: str) -> str:
     if count == 1:
         return f"1 {noun}"
     return f"{count} {noun}{'es' if noun.endswith(('s', 'tch', 'x')) else 's'}"
+
+
+def with_article(noun: str) -> str:
+    """Return a noun, such as the name of a type, after "a" or "an".
+
+    >>> [with_article(name) for name in ("list", "int", "ExponentialLR", "SGD", "Sequential", "UNet")]
+    ['a list', 'an int', 'an ExponentialLR', 'an SGD', 'a Sequential', 'a UNet']
+    """
+    return f"{'an' if _VOWEL.match(noun) else 'a'} {noun}"
+
+
+def a_type(value: object) -> str:
+    """Return the name of the type of a value after "a" or "an".
+
+    >>> a_type([]), a_type(3)
+    ('a list', 'an int')
+    """
+    return with_article(type(value).__name__)
 
 
 def shell_word(word: str | Path) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from .errors import PathError, TagError
+from .formats import a_type
 
 _GLOB = re.compile(r"[*?\[]")
 # How similar a name must be to a known one, from 0 to 1, and how long a beginning must be, to be suggested.
@@ -46,9 +47,7 @@ Use letters, digits, '_' and '-', for example 'a_b'.
     elif isinstance(name, str):
         why = "is not a name"
     else:
-        raise TagError(
-            f"the {what} {_short(name)} is a {type(name).__name__}. Pass a string, such as 'hidden'."
-        )
+        raise TagError(f"the {what} {_short(name)} is {a_type(name)}. Pass a string, such as 'hidden'.")
     # A leading underscore would hide the tag from parent graphs.
     usable = re.sub(r"[^A-Za-z0-9_\-]", "_", str(name)).strip("_") or what
     if not _NAME.match(usable):

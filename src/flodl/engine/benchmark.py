@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from flodl.core import StepError
+from flodl.core.formats import a_type
 from flodl.core.paths import suggestion
 
 from .device.timing import now_s
@@ -167,7 +168,7 @@ def _get_ready(make: MakeWork, rival: Rival, device: str | None, say: Callable[[
 def check_work(work: object, device: str | None) -> Work:
     """Raise if this is not work for a step; else move it to the requested device."""
     if not isinstance(work, tuple) or len(work) != 4:
-        got = f"{len(work)} values" if isinstance(work, tuple) else f"a {type(work).__name__}"
+        got = f"{len(work)} values" if isinstance(work, tuple) else f"{a_type(work)}"
         raise StepError(f"the function returns {got}. Return (model, optimizer, step_fn, batch).")
     model, optimizer, step_fn, batch = work
     check_arguments(model, optimizer, step_fn)

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from flodl.core import log
+from flodl.core.formats import counted
 
 from .device.memory import MemoryUse
 
@@ -121,21 +122,20 @@ class StepReport:
         return {**plain, "applied": self.applied, "memory": memory, "gain": self.gain, "events": events}
 
     def __str__(self) -> str:
-        parts = [f"{self.updates} updates"]
+        parts = [counted(self.updates, "update")]
         parts += [f"{self.skipped} of them skipped as not finite"] if self.skipped else []
         lines = [f"tier      {self.tier}: {self.reason}", f"steps     {self.steps} ({', '.join(parts)})"]
         if self.pending:
             what = "micro-batch waits" if self.pending == 1 else "micro-batches wait"
             lines.append(f"pending   {self.pending} {what} for a full window; step.flush() applies them")
         if self.dropped:
-            lines.append(f"dropped   {self.dropped} ragged batches, because of tail='drop'")
+            lines.append(f"dropped   {counted(self.dropped, 'ragged batch')}, because of tail='drop'")
         if self.schedule:
             lines.append(f"schedule  {self.schedule}")
         if self.promotion_cost_s is not None:
             compiles = f", compiled {_times(self.compiles)}" if self.compiles else ""
-            lines.append(
-                f"cost      {self.promotion_cost_s:.2f} s to prepare, {self.captures} recordings{compiles}"
-            )
+            recordings = counted(self.captures, "recording")
+            lines.append(f"cost      {self.promotion_cost_s:.2f} s to prepare, {recordings}{compiles}")
         if self.gain is not None:
             eager_ms, here_ms = (self.eager_step_s or 0) * 1000, (self.step_s or 0) * 1000
             lines.append(f"gain      {self.gain:.2f}× ({eager_ms:.3f} ms eager, {here_ms:.3f} ms now)")

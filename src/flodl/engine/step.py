@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from flodl.core import ScheduleError, StepError
+from flodl.core.formats import a_type
 from flodl.core.integers import is_integer
 from flodl.core.interrupts import uninterrupted
 from flodl.core.usage.attributes import fix_attributes
@@ -274,7 +275,7 @@ class TrainStep:
         """
         if not isinstance(batch, tuple | list):
             raise StepError(
-                f"call got a {type(batch).__name__}. Pass the arguments of the step function as a tuple: "
+                f"call got {a_type(batch)}. Pass the arguments of the step function as a tuple: "
                 "call((x, y), samples=8)."
             )
         if samples is None:

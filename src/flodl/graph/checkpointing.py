@@ -20,6 +20,7 @@ from flodl.checkpoint import (
     suggest_keywords,
 )
 from flodl.core import CheckpointError
+from flodl.core.formats import a_type
 
 from .hashing.hashes import GraphHashes, structure_of
 from .metrics import GraphMetrics
@@ -81,9 +82,7 @@ class GraphCheckpoints(GraphMetrics, GraphHashes):
         """
         tensors = state.state_dict() if isinstance(state, nn.Module) else state
         if not isinstance(tensors, Mapping):
-            raise CheckpointError(
-                f"the state is a {type(tensors).__name__}. Pass a state dict, or the model itself."
-            )
+            raise CheckpointError(f"the state is {a_type(tensors)}. Pass a state dict, or the model itself.")
         stored = {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
         return load_by_order(stored, self._named_tensors())
 

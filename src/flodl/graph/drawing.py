@@ -10,6 +10,7 @@ from torch import nn
 
 from flodl.core import PictureError
 from flodl.core.files import write_atomic
+from flodl.core.formats import a_type
 
 from .core import GraphCore, Initial
 from .picture import place, sketch, write_dot, write_svg
@@ -72,7 +73,7 @@ class GraphDrawing(GraphCore):
     def _svg(self, profile: Profile | None, path: str | os.PathLike[str] | None) -> str:
         if path is not None and not isinstance(path, str | os.PathLike):
             raise PictureError(
-                f"the picture cannot be written to a {type(path).__name__}. Pass the path of a file, such as "
+                f"the picture cannot be written to {a_type(path)}. Pass the path of a file, such as "
                 "'model.svg', or nothing. Example inputs are passed as example=x."
             )
         suffix = os.path.splitext(path)[1].lower() if path is not None else ""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl.core import MetricError, PathError, log, paths
+from flodl.core.formats import a_type
 from flodl.core.usage.calls import MetricCallError, explain_calls
 from flodl.observe import Book, Trend, TrendGroup, export, unknown_metric
 
@@ -245,7 +246,7 @@ class GraphMetrics(GraphTree):
         if value is None:
             raise MetricError(f"the tag {tag!r} has no value yet. Call the model before collect({tag!r}).")
         if not isinstance(value, Tensor) or value.numel() == 0:
-            what = "an empty tensor" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+            what = "an empty tensor" if isinstance(value, Tensor) else f"{a_type(value)}"
             raise MetricError(f"the tag {tag!r} is {what}. collect needs a tensor with at least one element.")
         detached = value.detach()
         if not (detached.is_floating_point() or detached.is_complex()):

@@ -6,13 +6,14 @@ import json
 import os
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 
 from flodl.core import HFError, log
 from flodl.core.device import parse_device
+from flodl.core.files import expand_user
+from flodl.core.formats import a_type
 from flodl.core.integers import is_integer
 from flodl.core.paths import suggestion
 from flodl.core.rng import default_seed
@@ -147,11 +148,11 @@ class _Auto(Generic[Model]):
             raw = json.loads(config.to_json_string(use_diff=False))
         elif not isinstance(config, str | os.PathLike):
             raise HFError(
-                f"config is a {type(config).__name__}; expected the fields of a config.json as a dict, its "
+                f"config is {a_type(config)}; expected the fields of a config.json as a dict, its "
                 "path, or a transformers config."
             )
         else:
-            path = Path(config)
+            path = expand_user(config)
             path = path / CONFIG if path.is_dir() else path
             raw, where = read_object(path), str(path)
         changes = _changes(raw, None, num_labels, labels, problem_type)
@@ -264,7 +265,7 @@ def _changes(
     """Return the fields of the config that the arguments replace."""
     if config is not None and not isinstance(config, Mapping):
         raise HFError(
-            f"config is a {type(config).__name__}; expected the fields to override, such as "
+            f"config is {a_type(config)}; expected the fields to override, such as "
             "{'hidden_dropout_prob': 0.0}."
         )
     changes = dict(config or {})

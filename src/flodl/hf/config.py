@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flodl.core import HFError
+from flodl.core.formats import a_type
 
 _REQUIRED = object()
 
@@ -72,7 +73,7 @@ class Fields:
 
     def __init__(self, raw: Mapping[str, Any]) -> None:
         if not isinstance(raw, Mapping):
-            raise HFError(f"the config is a {type(raw).__name__}. It must be a JSON object.")
+            raise HFError(f"the config is {a_type(raw)}. It must be a JSON object.")
         self.raw = raw
 
     def integer(self, name: str, default: Any = _REQUIRED, *, least: int = 1) -> int:

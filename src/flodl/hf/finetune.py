@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from flodl.core import HFError
+from flodl.core.formats import a_type
 
 from .heads import Head
 from .models import PretrainedModel
@@ -23,7 +24,7 @@ def compute_loss(
     """
     if not isinstance(inputs, Mapping):
         raise HFError(
-            f"the first part of a batch is a {type(inputs).__name__}; expected the inputs of the model "
+            f"the first part of a batch is {a_type(inputs)}; expected the inputs of the model "
             "by name. Train on model.dataset(texts, labels)."
         )
     if labels is None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flodl.core import HFError
+from flodl.core.formats import a_type
 
 from .config import EncoderConfig
 from .heads import Head
@@ -169,7 +170,7 @@ def span_labels(labels: Any) -> tuple[Tensor, Tensor]:
         return labels[0], labels[1]
     shape = f" of shape {tuple(labels.shape)}" if isinstance(labels, Tensor) else ""
     raise HFError(
-        f"the labels of question answering are a {type(labels).__name__}{shape}; expected (starts, ends), "
+        f"the labels of question answering are {a_type(labels)}{shape}; expected (starts, ends), "
         "a dict with start_positions and end_positions, or a tensor [B, 2]."
     )
 
@@ -233,7 +234,7 @@ def capacity(positions: int, fraction: float) -> int:
 
 def _check_weight(weight: object, head: Head) -> None:
     if not isinstance(weight, Tensor):
-        raise HFError(f"weight is a {type(weight).__name__}. Pass a tensor with a value for each class.")
+        raise HFError(f"weight is {a_type(weight)}. Pass a tensor with a value for each class.")
     if head not in (Head.SEQUENCE_CLASSIFICATION, Head.TOKEN_CLASSIFICATION):
         raise HFError(
             "weight= is for the classes of texts or tokens, which this head does not have. Leave it out, or "

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from flodl.core import HFError, log
+from flodl.core.formats import a_type
 from flodl.graph import Graph
 
 from .config import EncoderConfig
@@ -40,9 +41,9 @@ def _not_a_tensor(value: Any, others: Mapping[str, Any]) -> HFError:
         got = f"; got {', '.join(others)}" if others else ""
         return HFError(f"the model is called without input_ids{got}. Write model(**model.tokenizer(texts)).")
     if isinstance(value, Mapping):
-        return HFError(f"input_ids is a {type(value).__name__}. Pass its items by name: model(**inputs).")
+        return HFError(f"input_ids is {a_type(value)}. Pass its items by name: model(**inputs).")
     return HFError(
-        f"input_ids is a {type(value).__name__}; expected a tensor. For raw text, use model.predict(texts) "
+        f"input_ids is {a_type(value)}; expected a tensor. For raw text, use model.predict(texts) "
         "or model(**model.tokenizer(texts))."
     )
 
@@ -108,7 +109,7 @@ class PretrainedModel(nn.Module):
 
         if not isinstance(tokenizer, Tokenizer):
             raise HFError(
-                f"the tokenizer is a {type(tokenizer).__name__}; expected a Tokenizer of flodl.hf, such as "
+                f"the tokenizer is {a_type(tokenizer)}; expected a Tokenizer of flodl.hf, such as "
                 "Tokenizer.from_directory(folder)."
             )
         self._tokenizer = tokenizer

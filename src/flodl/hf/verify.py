@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from flodl.core import HFError
+from flodl.core.files import expand_user
+from flodl.core.formats import a_type
 
 from .auto import AUTO
 from .files.json_file import read_object
@@ -57,8 +59,8 @@ def verify_export(
     outputs as flodl.
     """
     if not isinstance(folder, str | os.PathLike):
-        raise HFError(f"the folder is a {type(folder).__name__}. Pass the path of an export.")
-    path = Path(folder)
+        raise HFError(f"the folder is {a_type(folder)}. Pass the path of an export.")
+    path = expand_user(folder)
     if not path.is_dir():
         raise HFError(f"the folder {folder} does not exist. Pass the folder of an export.")
     export = open_source(path)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from flodl.core.errors import MetricError
-from flodl.core.formats import format_metric
+from flodl.core.formats import a_type, format_metric
 
 _SCIENTIFIC_FROM = 1e6
 
@@ -42,7 +42,7 @@ def as_pairs(metrics: Metrics) -> list[tuple[str, Any]]:
         invalid = [name for name, _ in pairs if not isinstance(name, str) or name == ""]
     except (TypeError, ValueError):
         raise MetricError(
-            f"cannot read metrics from a {type(metrics).__name__}. "
+            f"cannot read metrics from {a_type(metrics)}. "
             "Pass a dict such as {'loss': 0.5}, or a graph that recorded them."
         ) from None
     if "" in invalid:
@@ -83,5 +83,13 @@ def _to_float(name: str, value: Any) -> float:
 
 def _not_a_number(name: str, value: Any) -> MetricError:
     shape = getattr(value, "shape", None)
-    what = f"a tensor of shape {tuple(shape)}" if shape is not None else repr(value)
-    return MetricError(f"the metric {name!r} got {what}. Pass a single number, for example with .mean().")
+    what = f"a tensor of shape {tuple(shape)}" if shape is not None else f"{value!r:.60}"
+    if value is None:
+        advice = "Leave it out until it has a value."
+    elif isinstance(value, str | bytes):
+        advice = "Pass a single number. Texts belong in monitor.describe({name: text})."
+    elif shape is None and not isinstance(value, Iterable):
+        advice = "Pass a single number."
+    else:
+        advice = "Pass a single number, for example with .mean()."
+    return MetricError(f"the metric {name!r} got {what}. {advice}")

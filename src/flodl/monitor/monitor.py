@@ -18,6 +18,7 @@ from flodl.core.formats import counted, shell_word
 from flodl.core.usage.calls import MonitorCallError, explain_calls, explain_creation
 
 from . import exports, recorder, validation
+from .attributes import CheckedAttributes
 from .events import Event, View
 from .fork_safety import register_after_fork
 from .journal import Entry, Journal
@@ -41,7 +42,7 @@ _STEPS_GO_BACK = (
 @explain_creation(
     MonitorCallError, elsewhere=validation.ELSEWHERE, example="Write Monitor(10, 'runs/first')."
 )
-class Monitor:
+class Monitor(CheckedAttributes):
     """Monitor any training loop: a line for each epoch, a journal, a live page and an archive.
 
     >>> with Monitor(2, console=False) as monitor:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from flodl.core.errors import MonitorError
+from flodl.core.files import expand_user
+from flodl.core.formats import counted
 
 from .events import KINDS, REQUIRED, Event
 
@@ -164,9 +166,10 @@ def file(path: Any) -> Path:
     """Return the path of a file to write, or raise if it is not a path or is a folder."""
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise MonitorError(f"expected a path, got {path!r}. Pass the file to write.")
-    if Path(path).is_dir():
+    target = expand_user(path)
+    if target.is_dir():
         raise MonitorError(f"{os.fspath(path)!r} is a folder. Pass the file to write in it.")
-    return Path(path)
+    return target
 
 
 def tables(given: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
@@ -174,7 +177,7 @@ def tables(given: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
 
     >>> tables({"f1": {"labels": ["cat", "dog"], "values": [0.9]}})
     Traceback (most recent call last):
-    flodl.core.errors.MonitorError: the table 'f1' has 2 labels and 1 values. Pass one value, or one row, ...
+    flodl.core.errors.MonitorError: the table 'f1' has 2 labels and 1 value. Pass one value, or one row, ...
     """
     found = {}
     for name, table in (given or {}).items():
@@ -183,9 +186,7 @@ def tables(given: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
         labels, values = [str(label) for label in table["labels"]], list(table["values"])
         lengths = {len(values), *(len(row) for row in values if isinstance(row, list | tuple))}
         if lengths != {len(labels)}:
-            raise MonitorError(
-                f"the table {name!r} has {len(labels)} labels and {len(values)} values. Pass one value, or "
-                "one row, for each label."
-            )
+            both = f"{counted(len(labels), 'label')} and {counted(len(values), 'value')}"
+            raise MonitorError(f"the table {name!r} has {both}. Pass one value, or one row, for each label.")
         found[str(name)] = {"labels": labels, "values": values}
     return found

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flodl.core.errors import MetricError
-from flodl.core.formats import format_metric
+from flodl.core.formats import a_type, format_metric
 from flodl.core.paths import suggestion
 
 
@@ -173,7 +173,7 @@ class TrendGroup(Mapping[str, Trend]):
     def __init__(self, trends: Mapping[str, Trend]) -> None:
         if not isinstance(trends, Mapping):
             raise MetricError(
-                f"TrendGroup got a {type(trends).__name__}. Pass a dict of trends by name: "
+                f"TrendGroup got {a_type(trends)}. Pass a dict of trends by name: "
                 "TrendGroup({'loss': trend})."
             )
         self._trends = dict(trends)

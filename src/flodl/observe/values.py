@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from flodl.core.errors import MetricError
+from flodl.core.formats import a_type
 
 from .means import device_copy, device_sum
 
@@ -113,7 +114,7 @@ def _from_sequence(name: str, values: Sequence[object]) -> list[Measured]:
         found = [] if isinstance(item, Sequence) else measure(name, item)
         if len(found) != 1 or found[0].num_values != 1:
             raise MetricError(
-                f"the metric {name!r} got a {type(values).__name__} whose item {position} is not a single "
+                f"the metric {name!r} got {a_type(values)} whose item {position} is not a single "
                 "number. Record a flat sequence of numbers, or reduce the values first."
             )
         measured += found
@@ -154,6 +155,6 @@ def _describe(value: object) -> str:
     if value is None:
         return "None"
     if not isinstance(value, (str, bytes, int, float, complex)):
-        return f"a {type(value).__name__}"
+        return f"{a_type(value)}"
     text = repr(value)
-    return f"{text if len(text) <= 60 else text[:57] + '…'}, a {type(value).__name__}"
+    return f"{text if len(text) <= 60 else text[:57] + '…'}, {a_type(value)}"

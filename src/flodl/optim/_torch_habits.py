@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flodl.core import ScheduleError
+from flodl.core.formats import with_article
 from flodl.core.usage.calls import ScheduleCallError
 
 _RATES = "the rates of an optimizer are [group['lr'] for group in optimizer.param_groups]."
@@ -59,7 +60,9 @@ class TorchHabits:
                 raise AttributeError(
                     f"{kind.__name__!r} object has no attribute {name!r}", name=name, obj=self
                 )
-            raise ScheduleAttributeError(f"a {kind.__name__} has no {name}. {kind._instead[name]}")
+            raise ScheduleAttributeError(
+                f"{with_article(kind.__name__)} has no {name}. {kind._instead[name]}"
+            )
 
 
 def check_step(metric: tuple[object, ...], *, is_advanced: bool) -> None:

@@ -9,6 +9,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flodl.core import ScheduleError
+from flodl.core.formats import a_type
 
 if TYPE_CHECKING:
     import torch
@@ -112,7 +113,7 @@ def _gradients(function: str, parameters: Parameters) -> tuple[list[Tensor], tor
     for index, parameter in enumerate(given):
         if not isinstance(parameter, torch.Tensor):
             raise ScheduleError(
-                f"{function}: item {index} of the parameters is a {type(parameter).__name__}, not a tensor. "
+                f"{function}: item {index} of the parameters is {a_type(parameter)}, not a tensor. "
                 "Pass the model itself or model.parameters()."
             )
     grads = gradient_values(given)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from flodl.core import ScheduleError
+from flodl.core.formats import a_type
 
 from ._arguments import check_integer, check_number
 from ._rate_mistakes import (
@@ -186,8 +187,7 @@ class ScheduleBridge(TorchHabits):
         """Continue from a `state_dict` and set the rates; a state that does not match changes nothing."""
         if not isinstance(state, Mapping):
             raise ScheduleError(
-                f"the state is a {type(state).__name__}, not a mapping. "
-                "Load the result of the bridge's state_dict()."
+                f"the state is {a_type(state)}, not a mapping. Load the result of the bridge's state_dict()."
             )
         missing = [key for key in ("step", "lr_scale", "reference_lr", "ratios") if key not in state]
         if missing:

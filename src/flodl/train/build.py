@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from flodl.core import TrainError
 from flodl.core.device import parse_device
+from flodl.core.formats import a_type
 from flodl.optim import groups
 from flodl.optim.misspelled_options import misspelled_option
 
@@ -41,7 +42,7 @@ def build_optimizer(optimizer: Any, model: nn.Module) -> Optimizer:
     built = optimizer if isinstance(optimizer, Optimizer) else None
     if isinstance(optimizer, list | tuple):
         raise TrainError(
-            f"optimizer is a {type(optimizer).__name__} of {len(optimizer)}, and a trainer has one. "
+            f"optimizer is {a_type(optimizer)} of {len(optimizer)}, and a trainer has one. "
             "Pass one optimizer, or write a loop with one TrainStep for each optimizer."
         )
     if built is None and callable(optimizer):

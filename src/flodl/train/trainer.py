@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from flodl.checkpoint import Bundle, Policy
 from flodl.core import TrainError
-from flodl.core.formats import counted
+from flodl.core.formats import a_type, counted
 from flodl.core.metric_modes import Mode
 from flodl.data import Loader
 from flodl.distributed.reduction import OuterOptimizer
@@ -121,7 +121,7 @@ class Trainer(CheckedAttributes):
             raise TrainError(f"the model is the class {model.__name__}. Create one: {model.__name__}(…).")
         if not isinstance(model, nn.Module):
             raise TrainError(
-                f"the model is a {type(model).__name__}. Write Trainer("
+                f"the model is {a_type(model)}. Write Trainer("
                 f"{'builder.build()' if isinstance(model, FlowBuilder) else 'model'}, step_fn, optimizer=…)."
             )
         ranks = rank_settings(devices, device=device, policy=policy, backend=backend, outer=outer, wire=wire)

@@ -228,7 +228,7 @@ def test_a_bundle_in_a_folder_of_a_different_step_is_damaged(tmp_path):
         (True, {}, "step=True"),
         (1, {"a/b": {}}, r"'a/b' is not a valid part name"),
         (1, {"manifest": {}}, "'manifest' is not a valid part name"),
-        (1, {"model": {"w": object()}}, r"at 'model\.w': a object cannot be saved"),
+        (1, {"model": {"w": object()}}, r"at 'model\.w': an object cannot be saved"),
         (1, {"model": {"w": torch.ones(1, device="meta")}}, r"at 'w': the tensor is on the meta device"),
     ],
 )

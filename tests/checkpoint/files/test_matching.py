@@ -68,7 +68,7 @@ def test_nothing_changes_when_one_shape_is_wrong():
     with pytest.raises(CheckpointError) as caught:
         load_checkpoint(io.BytesIO(stored(file)), target)
     assert str(caught.value) == (
-        "at 'b': the stream has shape (3,), the model (2,). 1 more names differ. Nothing was loaded. "
+        "at 'b': the stream has shape (3,), the model (2,). 1 more name differs. Nothing was loaded. "
         "Build the model with the sizes it was saved with."
     )
     assert not any(tensor.any() for tensor in target.values())

@@ -293,3 +293,28 @@ def test_a_command_line_that_is_not_a_list_of_words_raises(argv, message):
         Args(Train).parse(argv)
     with pytest.raises(ArgsError, match=r"Call it as Args\(Settings\)\.parse\(\)"):
         Args.parse(argv)
+
+
+@dataclass
+class Paths:
+    """Paths."""
+
+    output: Path = option(Path("~/default"))  # noqa: RUF009
+    data: list[Path] = option([Path("~/a")])  # noqa: RUF009
+    name: str = "~"
+
+
+def test_a_tilde_at_the_start_of_a_path_is_the_home_folder(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert Args(Paths).parse([]) == Paths(Path("/home/me/default"), [Path("/home/me/a")], "~")
+    words = ["--output=~/r", "--data", "~/b,c~", "--name", "~/n"]
+    assert Args(Paths).parse(words) == Paths(Path("/home/me/r"), [Path("/home/me/b"), Path("c~")], "~/n")
+    assert Args(Paths).from_dict({"output": "~/r"}).output == Path("/home/me/r")
+
+
+def test_a_path_with_a_tilde_in_the_manifest_keeps_its_origin(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    table = {"output": {"value": "~/r", "origin": "fdl.yml:3"}}
+    monkeypatch.setenv(environment.RESOLVED_CONFIG, json.dumps(table))
+    assert Args(Paths).parse(["--output", "~/r"]).output == Path("/home/me/r")
+    assert environment.resolved_config()["output"]["origin"] == "fdl.yml:3"

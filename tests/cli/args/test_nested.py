@@ -78,7 +78,7 @@ def test_an_optional_dataclass_is_none_until_one_of_its_values_is_given():
 def test_a_tuple_has_commas_and_a_fixed_number_of_items(capsys):
     assert parse("--optimizer.betas", "0.5,0.6", "--size", "-3,4").size == (-3, 4)
     assert error_of(capsys, "--optimizer.betas", "0.5") == (
-        "error: Invalid value for '--optimizer.betas': '0.5' has 1. "
+        "error: Invalid value for '--optimizer.betas': '0.5' has 1 value. "
         "Expected 2 values, separated by commas: FLOAT,FLOAT."
     )
     assert "'x' is not a valid float" in error_of(capsys, "--optimizer.betas", "0.5,x")
@@ -236,7 +236,7 @@ def test_config_show_has_the_origin_of_each_nested_value(project, capsys):
         ("weights: {cat: x}", "training.weights: cat: 'x' is not a valid float."),
         ("optimizer: {lr: {a: 1}}", "--optimizer.lr.a"),
         ("epoch: 1", "training.epoch: unknown key. Did you mean 'epochs'?"),
-        ("hidden: 64", "If --hidden is an option of the program, write it under `options:`."),
+        ("hidden: 64", "If --hidden is an option of the program, write it under `options:` of a command."),
     ],
 )
 def test_mistakes_in_nested_values_are_reported_with_their_path(project, capsys, nested, message):

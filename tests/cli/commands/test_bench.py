@@ -129,7 +129,7 @@ def test_quiet_prints_only_the_table(capsys, work):
         (["bench_work:wrok"], "bench_work has no function 'wrok'. Did you mean 'work'"),
         (["nothing.py:work"], "there is no file nothing.py. Use a path relative to "),
         (["no_such_module:work"], "the module 'no_such_module' was not found from "),
-        (["bench_work:broken"], "the function returns a int. Return (model, optimizer, step_fn, batch)."),
+        (["bench_work:broken"], "the function returns an int. Return (model, optimizer, step_fn, batch)."),
         (["bench_work:work", "--tiers", "eagre"], "there is no tier 'eagre'. Did you mean 'eager'?"),
         (["bench_work:work", "--tiers", ","], "--tiers is empty."),
     ],

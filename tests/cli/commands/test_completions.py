@@ -282,7 +282,8 @@ def test_a_script_with_args_completes_itself(programs, tmp_path):
 
 def test_an_unknown_shell_is_an_error(capsys):
     assert main(["completions", "tcsh"]) == 2
-    assert "'tcsh' is not one of 'bash', 'zsh', 'fish'" in capsys.readouterr().err
+    told = "Invalid value for '[SHELL]': 'tcsh' is not one of 'bash', 'zsh', 'fish'"
+    assert told in capsys.readouterr().err
 
 
 def test_bash_is_the_default(capsys):

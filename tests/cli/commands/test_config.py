@@ -413,3 +413,10 @@ def test_lint_reports_a_number_in_quotes(project, capsys):
         in errors
     )
     assert "output.timeline: 'true' is not allowed here. Expected true or false. Remove the quotes." in errors
+
+
+def test_an_option_at_the_top_level_names_the_command_that_it_belongs_in(project, capsys):
+    project({"fdl.yml": "entry: python train.py\noptions: {hidden: 8}", "train.py": ""})
+    assert main(["config", "lint"]) == 1
+    told = "options: unknown key. `options:` belongs in a command: write it below `commands:` and the name"
+    assert told in capsys.readouterr().err

@@ -451,6 +451,15 @@ def test_runs_of_a_new_project_that_start_in_one_second_have_different_folders(t
         training_script.new_folder(tmp_path / "file/runs")
 
 
+@pytest.mark.parametrize("training_script", ["digits", "hf"], indirect=True)
+def test_the_folder_of_a_run_that_has_written_nothing_is_removed(training_script, tmp_path):
+    empty, used = (training_script.new_folder(tmp_path / "runs") for _ in range(2))
+    (used / "config.json").touch()
+    for folder in (empty, used):
+        training_script.remove_if_empty(folder)
+    assert list((tmp_path / "runs").iterdir()) == [used]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["--seed", "1"], ["--images", "36"]])
 def test_resuming_a_new_project_with_other_data_ends_with_a_message_and_exit_code_1(work, warm_python, words):

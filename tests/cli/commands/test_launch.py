@@ -5,6 +5,7 @@ import json
 import pytest
 
 from flodl.cli import main
+from flodl.cli.machine import torch_facts
 from flodl.distributed.placement import Placement
 
 
@@ -84,3 +85,43 @@ def test_without_ray_the_error_names_the_extra(script, monkeypatch, capfd):
 def test_an_engine_that_does_not_exist_is_a_usage_error(script, capfd):
     assert main(["launch", "--on", "slurm", "--ranks", "2", script]) == 2
     assert "'slurm' is not one of 'local', 'ray', 'torchrun'" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("devices", "facts", "message"),
+    [
+        (
+            "cpu,cuda:0",
+            {"version": "2.9", "cuda": None, "hip": None, "gpus": []},
+            "--devices cpu,cuda:0: torch 2.9 is built without CUDA. Write --devices cpu,cpu, or --ranks 2.",
+        ),
+        (
+            "cuda",
+            {"version": "2.9", "cuda": "13.0", "hip": None, "gpus": []},
+            "--devices cuda: torch 2.9 finds no CUDA device. Write --devices cpu, or --ranks 1.",
+        ),
+        (
+            "cuda:0,cuda:2",
+            {"version": "2.9", "cuda": "13.0", "hip": None, "gpus": [{}, {}]},
+            "--devices cuda:0,cuda:2: the CUDA devices of this machine are 0 to 1.",
+        ),
+    ],
+)
+def test_a_cuda_device_that_this_machine_lacks_is_an_error_before_anything_starts(
+    script, devices, facts, message, monkeypatch, capfd
+):
+    monkeypatch.setattr(torch_facts, "query_torch", lambda python: facts)
+    assert main(["launch", "--devices", devices, script]) == 1
+    shown = capfd.readouterr()
+    assert (shown.out, shown.err) == ("", f"error: {message}\n")
+
+
+def test_existing_cuda_devices_start_and_torch_is_not_asked_for_cpus(script, monkeypatch, capfd):
+    asked = []
+    facts = {"version": "2.9", "cuda": "13.0", "hip": None, "gpus": [{}]}
+    monkeypatch.setattr(torch_facts, "query_torch", lambda python: asked.append(python) or facts)
+    assert main(["launch", "--devices", "cpu,cpu", script]) == 0
+    assert asked == []
+    assert main(["launch", "--devices", "cuda,cuda:0", script]) == 0
+    assert len(asked) == 1
+    assert capfd.readouterr().out == "trained\ntrained\n"

@@ -208,7 +208,10 @@ def test_exports_of_one_run_reject_a_folder_of_runs(tmp_path):
 def test_a_run_that_was_trained_without_a_monitor_says_what_is_missing(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "bundles").mkdir()
-    with pytest.raises(MonitorError, match=r"has no journal.jsonl: the run was trained with monitor=False"):
+    with pytest.raises(
+        MonitorError,
+        match=r"has no journal.jsonl: the run was trained with monitor=False, or the file was removed",
+    ):
         invoke(tmp_path)
 
 
@@ -216,7 +219,7 @@ def test_a_folder_of_runs_that_were_trained_without_a_monitor_says_so(tmp_path):
     for name in ("first", "second"):
         (tmp_path / name / "bundles").mkdir(parents=True)
         (tmp_path / name / "config.json").write_text("{}")
-    told = r"contains runs without a journal.jsonl \(first, second\): each was trained with monitor=False"
+    told = r"contains runs without a journal.jsonl \(first, second\): each was trained with monitor=False, or"
     with pytest.raises(MonitorError, match=told):
         invoke(tmp_path)
 
@@ -241,3 +244,10 @@ def test_of_several_folders_empty_ones_are_left_out_with_a_note(run, tmp_path):
     assert f"left out, since they are empty: {empty}" in done.output
     with pytest.raises(MonitorError, match="has no journal"):
         invoke(empty, "--json")
+
+
+def test_a_tilde_in_a_path_is_the_home_folder(run, monkeypatch):
+    monkeypatch.setenv("HOME", str(run.parent))
+    assert set(printed("~/run")[1]) == {"reader"}
+    assert invoke("~/run", "--csv=~/a.csv").exit_code == 0
+    assert (run.parent / "a.csv").is_file()

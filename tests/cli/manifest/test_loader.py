@@ -4,6 +4,7 @@ import pytest
 
 from flodl.cli.manifest.document import plain
 from flodl.cli.manifest.loader import load
+from flodl.cli.manifest.lookup import resolve_target
 from flodl.core.errors import ManifestError
 
 
@@ -31,6 +32,20 @@ def test_a_file_that_both_inherit_from_is_applied_once_at_its_first_position(pro
         }
     )
     assert plain(load(root / "fdl.yml", overlay="ci").document) == {"a": "own", "b": "ci"}
+
+
+def test_a_tilde_in_inherit_from_and_in_path_is_the_home_folder(project, monkeypatch):
+    root = project(
+        {
+            "home/base.yml": "description: base",
+            "home/tools/fdl.yml": "description: tools",
+            "fdl.yml": "inherit-from: ~/base.yml\ncommands: {tools: {path: ~/tools}}",
+        }
+    )
+    monkeypatch.setenv("HOME", str(root / "home"))
+    manifest = load(root / "fdl.yml")
+    assert manifest.describe() == "base"
+    assert resolve_target(manifest, "tools", ()).manifest.describe() == "tools"
 
 
 def test_a_parent_is_resolved_relative_to_the_real_file(project, tmp_path):
@@ -89,3 +104,16 @@ def test_a_requested_overlay_must_exist(project):
         ManifestError, match=r"FDL_ENV asks for the environment 'prd'.*fdl\.prd\.yml\. Did you mean 'prod'"
     ):
         load(root / "fdl.yml", overlay="prd", source="FDL_ENV")
+
+
+@pytest.mark.parametrize("parent", ["fdl.ci.yml", "other.yml"])
+def test_an_overlay_that_inherits_from_itself_is_an_error(project, parent):
+    root = project(
+        {
+            "fdl.yml": "a: 1",
+            "fdl.ci.yml": f"inherit-from: {parent}",
+            "other.yml": "inherit-from: fdl.ci.yml",
+        }
+    )
+    with pytest.raises(ManifestError, match=r"fdl\.ci\.yml.* → .*fdl\.ci\.yml\. Remove one of them"):
+        load(root / "fdl.yml", overlay="ci")

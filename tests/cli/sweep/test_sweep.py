@@ -299,12 +299,34 @@ def test_values_to_sweep_over_after_the_command_say_where_they_belong(project, c
     assert f"{name} is an option of fdl sweep: put it before the command." in capfd.readouterr().err
 
 
+def test_a_tilde_in_the_folder_of_a_sweep_is_the_home_folder(sweep_project, capfd, monkeypatch):
+    monkeypatch.setenv("HOME", str(sweep_project / "home"))
+    assert main(["sweep", "--out=~/sw", "--dry-run", "--json"]) == 0
+    planned = json.loads(capfd.readouterr().out)
+    assert planned["folder"] == str(sweep_project / "home/sw")
+    assert planned["planned"][0]["command"][-1] == "home/sw/001"
+
+
+def test_a_different_space_is_shown_as_it_is_typed(sweep_project, capfd):
+    folder = sweep_project / "sw"
+    folder.mkdir()
+    over = [
+        {"name": "lr", "from": 0.001, "to": 0.1, "scale": "log", "steps": 4},
+        {"name": "hidden", "values": [4, 8]},
+    ]
+    saved = {"version": 1, "command": ["run"], "words": [], "over": over, "search": "grid", "seed": 0}
+    (folder / "sweep.json").write_text(json.dumps(saved))
+    assert main(["sweep", "--over", "lr=1,2", "--out", "sw"]) == 1
+    told = "its --over was lr=0.001..0.1:log:4 hidden=4,8, not lr=1,2."
+    assert told in capfd.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_folder_with_another_sweep_is_left_alone(sweep_project, capfd):
     assert main(["sweep", "--over", "lr=0.1"]) == 0
     capfd.readouterr()
     assert main(["sweep", "--over", "lr=0.5"]) == 1
-    assert "holds a different sweep: its --over was" in capfd.readouterr().err
+    assert "holds a different sweep: its --over was lr=0.1, not lr=0.5. Pass" in capfd.readouterr().err
     assert main(["sweep", "--over", "lr=0.1", "run", "--hidden", "4"]) == 1
     told = "its command was run, not run --hidden 4. Pass a new folder as --out"
     assert told in capfd.readouterr().err

@@ -124,7 +124,7 @@ def test_a_torch_sampler_does_not_change_the_global_generator():
         (lambda: list(Loader(DATA, 4, sampler=[-1])), "index -1 for 20 samples"),
         (lambda: Loader(DATA, 4, sampler=lambda epoch: []), "Return a non-empty list of sample indices"),
         (lambda: list(Loader(DATA, 4, sampler=iter([1, 2]))), "the sampler is an iterator"),
-        (lambda: Loader(DATA, 4, sampler=3), "sampler=3 is a int"),
+        (lambda: Loader(DATA, 4, sampler=3), "sampler=3 is an int"),
         (
             lambda: Loader(DATA, 4, sampler=DATA > 3),
             r"a mask of 20 .*Use sampler=mask\.nonzero\(\)\.flatten",

@@ -48,7 +48,7 @@ def binary(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         (regression, (X.to("meta"), Y.to("meta")), r"The model is on cpu, and the batch on meta. Move"),
         (regression, (X.numpy(), Y.numpy()), r"numpy float32 \[8, 4\].*torch.as_tensor"),
         (regression, (X.tolist(), Y), r"the batch is \(a list of 8, float32 \[8, 3\]\).*torch.as_tensor"),
-        (classes, (X, LABELS.float()), r"float32 \[8\].*indices.*must be integers: y.long\(\)"),
+        (classes, (X, LABELS.float()), r"float32 \[8\].*indices.*must be int64 \(torch.long\): y.long\(\)"),
         (classes, (X, LABELS[:, None]), r"int64 \[8, 1\].*y.squeeze\(1\)"),
         (
             lambda model, x, y: F.cross_entropy(model(x), y, weight=torch.ones(5)),

@@ -86,4 +86,6 @@ def test_integers_that_the_model_computes_are_not_blamed_on_the_batch() -> None:
 
 def test_float_class_indices_are_to_be_converted_and_nothing_else() -> None:
     message = message_of(classes, nn.Linear(4, 3), (X, LABELS.float()))
-    assert message.endswith("Class indices, such as cross_entropy targets, must be integers: y.long().")
+    assert message.endswith(
+        "Class indices, such as cross_entropy targets, must be int64 (torch.long): y.long()."
+    )

@@ -61,7 +61,7 @@ def message(model, step_fn):
             lambda x, y: {"hidden": x, "logits": y},
             "a dict with the keys 'hidden', 'logits'.*model(x)['logits']",
         ),
-        (Output, "a Output with the fields 'hidden', 'logits'.*model(x).logits"),
+        (Output, "an Output with the fields 'hidden', 'logits'.*model(x).logits"),
         (lambda x, y: Pair(y, x), "a Pair with the fields 'logits', 'hidden'.*model(x).logits"),
         (lambda x, y: (y, x, x), "a tuple of 3: .*model(x)[0]"),
     ],

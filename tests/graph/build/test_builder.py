@@ -193,7 +193,7 @@ def test_a_call_on_open_streams_says_what_to_do(needs_one_stream):
         ),
         (lambda: FlowBuilder().tag("a.b"), TagError, "the tag 'a.b' has a dot"),
         (lambda: FlowBuilder().tag(""), TagError, "the tag '' is empty"),
-        (lambda: FlowBuilder().tag(3), TagError, "the tag 3 is a int. Pass a string"),
+        (lambda: FlowBuilder().tag(3), TagError, "the tag 3 is an int. Pass a string"),
         (
             lambda: FlowBuilder(Double()).tag("x").through(Triple()).tag("x"),
             TagError,

@@ -283,7 +283,7 @@ MESSAGES = {
     ),
     CheckpointError: (
         checkpoint_error,
-        "at 'head.weight': the stream has shape (3, 2), the model (2, 2). 1 more names differ. "
+        "at 'head.weight': the stream has shape (3, 2), the model (2, 2). 1 more name differs. "
         "Nothing was loaded. Build the model with the sizes it was saved with.",
     ),
     DamagedError: (

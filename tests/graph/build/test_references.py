@@ -320,7 +320,7 @@ def test_a_tag_can_be_passed_under_another_name():
     ("wrong", "words"),
     [
         (lambda flow: flow.using(context="doubled"), "blend takes no reference 'context': it takes 'ctx'"),
-        (lambda flow: flow.using(ctx=3), "the tag 3 is a int. Pass a string"),
+        (lambda flow: flow.using(ctx=3), "the tag 3 is an int. Pass a string"),
         (lambda flow: flow.using("ctx", ctx="doubled"), "names a tag twice"),
         (lambda flow: flow.using(ctx="dubled").build(), r"no tag has this name. .* Did you mean 'doubled'"),
     ],

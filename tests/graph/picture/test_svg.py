@@ -184,3 +184,9 @@ def test_a_bitmap_suffix_is_rejected(tmp_path):
     with pytest.raises(PictureError, match="asks for PNG, but the picture is an SVG"):
         model.svg(tmp_path / "model.png")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_picture_is_written_to_the_home_folder_for_a_tilde(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    FlowBuilder(nn.Linear(4, 8)).build().svg("~/runs/model.svg")
+    assert (tmp_path / "runs/model.svg").read_text().startswith("<svg")

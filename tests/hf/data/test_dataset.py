@@ -240,7 +240,7 @@ def test_wrong_texts_and_options_are_named(tmp_path: Path) -> None:
         model.dataset("one text", [0])
     with pytest.raises(HFError, match="texts is a set; expected a list"):
         model.dataset({"a", "b"}, [0, 1])
-    with pytest.raises(HFError, match="text 1 is a int"):
+    with pytest.raises(HFError, match="text 1 is an int"):
         model.dataset(["a", 3], [0, 1])
     with pytest.raises(HFError, match="there are no texts"):
         model.dataset([], [])

@@ -167,7 +167,7 @@ def test_a_list_of_samples_is_evaluated_by_default(make, data):
     ("eval_data", "message"),
     [
         ((torch.zeros(0, 3), torch.zeros(0, 1)), "the source has no samples"),
-        (3, "the source is a int, which a loader cannot read"),
+        (3, "the source is an int, which a loader cannot read"),
         ((torch.zeros(4, 3), torch.zeros(3, 1)), "the columns have unequal lengths"),
     ],
 )

@@ -166,7 +166,7 @@ def test_averaged_weights_have_tables_of_their_own(data):
 
 def test_a_table_of_the_user_is_checked(tmp_path):
     with Monitor(1, tmp_path, console=False, resources=False) as monitor:
-        with pytest.raises(MonitorError, match="2 labels and 1 values"):
+        with pytest.raises(MonitorError, match="2 labels and 1 value\\."):
             monitor.log(0, {"loss": 1.0}, tables={"f1": {"labels": ["a", "b"], "values": [0.5]}})
         monitor.log(0, {"loss": 1.0}, tables={"f1": {"labels": ["a", "b"], "values": [0.5, 1.0]}})
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from flodl.core import CheckpointError, WriteError, log
 from flodl.core.files import expand_user
+from flodl.core.formats import a_type
 from flodl.core.integers import is_integer
 
 from ..files.keywords import suggest_keywords
@@ -68,7 +69,7 @@ class FileWriter:
             raise CheckpointError("the writer is closed. Create a new one to continue saving.")
         if not isinstance(target, str | os.PathLike):
             raise CheckpointError(
-                f"the target is a {type(target).__name__}. Pass the path of a file, such as 'model.fdl'."
+                f"the target is {a_type(target)}. Pass the path of a file, such as 'model.fdl'."
             )
         check_suffix(target)
         path = expand_user(target).absolute()

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from flodl.core import CheckpointError, DamagedError, WriteError
 from flodl.core.files import expand_user, sync_path
+from flodl.core.formats import a_type
 from flodl.core.integers import is_integer
 from flodl.core.paths import suggestion
 
@@ -143,8 +144,7 @@ def encode_parts(step: int, parts: Mapping[str, Any]) -> dict[str, Encoded]:
         raise CheckpointError(f"step={step!r}. Pass the number of updates so far, an integer >= 0.")
     if not isinstance(parts, Mapping):
         raise CheckpointError(
-            f"the parts are a {type(parts).__name__}. Pass a dict of states by name: "
-            "{'model': model.state_dict()}."
+            f"the parts are {a_type(parts)}. Pass a dict of states by name: {{'model': model.state_dict()}}."
         )
     encoded: dict[str, Encoded] = {}
     for name, state in parts.items():

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from flodl.core import CheckpointError, DamagedError
 from flodl.core.files import expand_user, open_regular
+from flodl.core.formats import a_type
 
 from ..codec import decode, encode
 from ..formats.checksum import ALGORITHM, digest
@@ -156,7 +157,7 @@ def open_bundle(bundle: Bundle | Latest | str | os.PathLike[str]) -> Bundle:
         )
     if not isinstance(bundle, str | os.PathLike):
         raise CheckpointError(
-            f"expected a bundle, got a {type(bundle).__name__}. Pass its folder, or what latest_bundle found."
+            f"expected a bundle, got {a_type(bundle)}. Pass its folder, or what latest_bundle found."
         )
     folder = expand_user(bundle)
     if newer := saved_again(folder):

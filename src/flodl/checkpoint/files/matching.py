@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from flodl.core import CheckpointError, log
+from flodl.core.formats import a_type, counted
 from flodl.core.paths import matches, nearest, suggestion
 
 from ..formats.storable import kind_of
@@ -175,7 +176,8 @@ def _check_targets(
     wrong = [name for name, source in sources.items() if stored[source].shape != wanted[name].shape]
     if wrong:
         name = wrong[0]
-        more = f" {len(wrong) - 1} more names differ." if len(wrong) > 1 else ""
+        others = len(wrong) - 1
+        more = f" {counted(others, 'more name')} {'differs' if others == 1 else 'differ'}." if others else ""
         raise CheckpointError(
             f"{where} has shape {tuple(stored[sources[name]].shape)}, the model {tuple(wanted[name].shape)}."
             f"{more} Nothing was loaded. Build the model with the sizes it was saved with.",
@@ -194,7 +196,7 @@ def _check_targets(
 def _check_writable(name: str, tensor: object) -> None:
     """Raise if a tensor cannot be written in place; checked before any tensor is changed."""
     if not isinstance(tensor, Tensor):
-        why = f"the value is a {type(tensor).__name__}. Only tensors can be loaded into."
+        why = f"the value is {a_type(tensor)}. Only tensors can be loaded into."
     elif is_lazy(tensor):
         why = "the parameter has no shape yet. Call the model once first."
     elif tensor.is_meta:

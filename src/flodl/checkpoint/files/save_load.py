@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from flodl.core import CheckpointError, WriteError
 from flodl.core.files import expand_user, replace_atomic
+from flodl.core.formats import a_type
 from flodl.core.paths import suggestion
 
 from ..bundles.bundle import as_texts, verify_part_file
@@ -224,7 +225,7 @@ def resolve_location(location: PathOrStream, method: str) -> PathOrStream:
     if not callable(getattr(location, method, None)):
         call = "save_checkpoint" if method == "write" else "load_checkpoint"
         raise CheckpointError(
-            f"expected a path or a binary stream, got a {type(location).__name__}. Pass the path first, "
+            f"expected a path or a binary stream, got {a_type(location)}. Pass the path first, "
             f"then the tensors: {call}('model.fdl', model.state_dict())."
         )
     return location
@@ -235,7 +236,7 @@ def check_tensor_dict(named_tensors: object) -> None:
     _check_not_an_optimizer(named_tensors)
     if not isinstance(named_tensors, Mapping):
         raise CheckpointError(
-            f"the tensors are a {type(named_tensors).__name__}. Pass a dict of tensors by name, such as "
+            f"the tensors are {a_type(named_tensors)}. Pass a dict of tensors by name, such as "
             "model.state_dict()."
         )
     for name in named_tensors:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from flodl.core import CheckpointError
+from flodl.core.formats import a_type
 
 from ..forked import safe_after_fork
 from .safetensors import DTYPE_NAMES, METADATA, aligned
@@ -96,9 +97,7 @@ def check_storable(name: str, tensor: object) -> None:
     except UnicodeEncodeError:
         raise CheckpointError(f"the name {name!r} is not valid Unicode. Use a different name.") from None
     if not isinstance(tensor, Tensor):
-        raise CheckpointError(
-            f"the value is a {type(tensor).__name__}. Only tensors can be saved by name.", path=name
-        )
+        raise CheckpointError(f"the value is {a_type(tensor)}. Only tensors can be saved by name.", path=name)
     if is_lazy(tensor):
         raise CheckpointError("the parameter has no shape yet. Call the model once first.", path=name)
     if tensor.is_meta:

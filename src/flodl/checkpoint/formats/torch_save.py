@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from flodl.core import CheckpointError
+from flodl.core.formats import a_type
 
 from .byte_reader import display_name
 from .pickle_cost import check_cost
@@ -67,7 +68,7 @@ def _read_mapped(path: str | os.PathLike[str], where: str) -> dict[str, Tensor]:
         raise ValueError(f"torch cannot read it safely ({reason})") from error
     if not isinstance(content, Mapping):
         raise CheckpointError(
-            f"{where} contains a {type(content).__name__}, not a dict of tensors. "
+            f"{where} contains {a_type(content)}, not a dict of tensors. "
             "Save a dict, for example torch.save(model.state_dict(), 'weights.pt')"
         )
     return {name: aligned(tensor, tensor.element_size()) for name, tensor in _Names().of(content)}

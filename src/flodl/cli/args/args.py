@@ -15,6 +15,7 @@ from click.core import ParameterSource
 
 from flodl.core import environment
 from flodl.core.errors import ArgsError
+from flodl.core.files import expand_user
 
 from .click_adapter import TypedCommand, click_parameter
 from .dataclass_parser import parameters_of
@@ -140,7 +141,7 @@ class Args(Generic[T]):
         return self._construct(ctx, values, given)
 
     def _values(self, ctx: click.Context, given: Set[str]) -> dict[str, Any]:
-        """Return the value of every parameter: the parsed one, or the default, unchanged."""
+        """Return the value of every parameter: the parsed one, or the default; paths without `~`."""
         values = {}
         for parameter in self.parameters:
             name = parameter.name
@@ -151,7 +152,7 @@ class Args(Generic[T]):
                 value = Path(value)
             elif parameter.type == "bool":
                 value = bool(value)
-            values[name] = value
+            values[name] = _in_home(value)
         return values
 
     def _construct(self, ctx: click.Context, values: Mapping[str, Any], given: Set[str]) -> T:
@@ -201,8 +202,17 @@ def _origin(source: str, parameter: Parameter, value: Any) -> str:
     return f"--no-{parameter.long}" if value is False else f"--{parameter.long}"
 
 
-def _equal(first: Any, second: Any) -> bool:
-    return bool(first == second) or format_value(first) == format_value(second)
+def _equal(known: Any, value: Any) -> bool:
+    """Return whether a value that fdl passed is the one that was parsed, in which `~` is replaced."""
+    shown, parsed = format_value(known), format_value(value)
+    return bool(known == value) or parsed in (shown, str(expand_user(shown)))
+
+
+def _in_home(value: Any) -> Any:
+    """Return a value in which `~` at the start of a path is the user's home folder."""
+    if isinstance(value, Path):
+        return expand_user(value)
+    return type(value)(map(_in_home, value)) if type(value) in (list, tuple) else value
 
 
 def _to_json(value: Any) -> Any:

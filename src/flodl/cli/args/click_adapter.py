@@ -14,6 +14,8 @@ from click.shell_completion import CompletionItem
 
 from flodl.cli.capture import OutputTooLongError, capture
 from flodl.cli.numbers import NumberRangeError, parse_float
+from flodl.cli.options import HomePath
+from flodl.core.formats import counted
 from flodl.core.paths import did_you_mean
 
 from .parameter import Parameter, format_value, has_empty_item, split_list
@@ -110,7 +112,7 @@ class FixedTuple(click.ParamType[tuple[Any, ...]]):
         items = split_list(str(value))
         if len(items) != len(self.types) or has_empty_item(str(value)):
             expected = f"{len(self.types)} values, separated by commas: {self.metavar}"
-            self.fail(f"{value!r} has {len(items)}. Expected {expected}.", param, ctx)
+            self.fail(f"{value!r} has {counted(len(items), 'value')}. Expected {expected}.", param, ctx)
         return tuple(kind.convert(item, param, ctx) for kind, item in zip(self.types, items))
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
@@ -314,7 +316,7 @@ def _scalar_type(scalar: str, choices: Sequence[Any]) -> click.ParamType[Any]:
     if choices:
         return click.Choice(choices)
     if scalar == "path":
-        return click.Path(path_type=Path)
+        return HomePath()
     scalars: dict[str, click.ParamType[Any]] = {"int": click.INT, "float": FLOAT}
     return scalars.get(scalar, click.STRING)
 

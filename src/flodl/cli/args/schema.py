@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flodl.core.errors import ArgsError
+from flodl.core.formats import a_type
 from flodl.core.paths import suggestion
 
 from .parameter import RESERVED_LONG, RESERVED_SHORT, TYPES, Parameter, format_value, is_type
@@ -84,9 +85,7 @@ def from_json(data: Any) -> Schema:
 
 def _check_keys(data: Any, keys: Sequence[str], where: str) -> None:
     if not isinstance(data, Mapping):
-        raise ArgsError(
-            f"{where} is a {type(data).__name__}. Expected a map with the keys {', '.join(keys)}."
-        )
+        raise ArgsError(f"{where} is {a_type(data)}. Expected a map with the keys {', '.join(keys)}.")
     for key in data:
         if key not in keys:
             raise ArgsError(

@@ -20,7 +20,7 @@ from flodl.cli.options import GivenPath, output_options
 from flodl.core import log
 from flodl.core.device import parse_device
 from flodl.core.errors import FlodlError, SetupError
-from flodl.core.files import write_atomic
+from flodl.core.files import expand_user, write_atomic
 from flodl.core.paths import suggestion
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _load_target(target: str) -> Callable[[], Any]:
     source, _, name = target.rpartition(":")
     if not source or not name:
         raise SetupError(f"{target!r} is not a target. Write package.module:function or file.py:function.")
-    module = _import_file(Path(source)) if source.endswith(".py") else _import_module(source)
+    module = _import_file(expand_user(source)) if source.endswith(".py") else _import_module(source)
     function = getattr(module, name, None)
     if not callable(function):
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from flodl.cli.options import output_options
+from flodl.cli.options import SuggestingChoice, output_options
 
 SHELLS = {
     "bash": 'eval "$(fdl completions bash)"    # in ~/.bashrc',
@@ -14,7 +14,7 @@ SHELLS = {
 
 
 @click.command("completions", epilog="\b\n" + "\n".join(SHELLS.values()))
-@click.argument("shell", type=click.Choice(list(SHELLS)), default="bash")
+@click.argument("shell", metavar="[SHELL]", type=SuggestingChoice(list(SHELLS)), default="bash")
 @output_options
 def command(shell: str) -> None:
     """Print the completion script for bash, zsh or fish.

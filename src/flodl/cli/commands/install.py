@@ -68,7 +68,7 @@ def command(**settings: Any) -> None:
         raise click.UsageError("--check, --uninstall and installing are mutually exclusive.")
     if request.dev + request.update + bool(request.requirement) > 1:
         raise click.UsageError("--dev, --update and --flodl are mutually exclusive.")
-    launcher, store = Launcher((request.to or default_folder()).expanduser().absolute()), Store(home())
+    launcher, store = Launcher((request.to or default_folder()).absolute()), Store(home())
     if request.check:
         _check(launcher, store, as_json=request.as_json)
     elif request.uninstall:

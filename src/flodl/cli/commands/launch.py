@@ -66,6 +66,7 @@ def command(
     if explain or as_json:
         _show(launch, as_json=as_json)
         return 0
+    _check_cuda(placement)
     if launch.in_actor:
         from flodl.distributed.placement.ray_program import run_on_ray
 
@@ -101,6 +102,29 @@ def _placement(on: str, devices: str | None, ranks: str | None, address: str) ->
         return Placement(on=on, devices=names, address=address)
     assert ranks is not None
     return Placement(on=on, ranks=parse_ranks(ranks), address=address)
+
+
+def _check_cuda(placement: Placement) -> None:
+    """Raise if this machine lacks a CUDA device that was named; the ranks of Ray may be on other machines.
+
+    torch is asked in another process: in this one, it would keep its memory until the ranks end.
+    """
+    indices = [int(name.partition(":")[2] or 0) for name in placement.devices if name.startswith("cuda")]
+    if not indices or placement.on == "ray":
+        return
+    from flodl.cli.machine.torch_facts import query_torch
+
+    facts = query_torch(sys.executable)
+    if "error" in facts:
+        return  # the script shows it
+    given, most = f"--devices {','.join(placement.devices)}", len(facts["gpus"])
+    if not most:
+        has_cuda = facts["cuda"] or facts["hip"]
+        why = f"torch {facts['version']} {'finds no CUDA device' if has_cuda else 'is built without CUDA'}"
+        cpus = ",".join(["cpu"] * len(placement.devices))
+        raise SetupError(f"{given}: {why}. Write --devices {cpus}, or --ranks {len(placement.devices)}.")
+    if max(indices) >= most:
+        raise SetupError(f"{given}: the CUDA devices of this machine are 0 to {most - 1}.")
 
 
 def _show(launch: Launch, *, as_json: bool) -> None:

@@ -15,8 +15,9 @@ from flodl.cli.machine.detection import detect
 from flodl.cli.machine.hardware import Hardware
 from flodl.cli.machine.store import Store, cannot_write, find_store
 from flodl.cli.machine.terminal import confirm, line_printer
-from flodl.cli.options import CommandGroup, GivenPath, output_options
+from flodl.cli.options import CommandGroup, GivenPath, SuggestingChoice, output_options
 from flodl.core.errors import SetupError
+from flodl.core.files import expand_user
 
 from .libtorch_build import build as _build
 
@@ -95,11 +96,11 @@ def info(variant: str | None, as_json: bool) -> None:
 
 
 @command.command()
-@click.argument("folder", type=click.Choice(_FOLDERS))
+@click.argument("folder", metavar="FOLDER", type=SuggestingChoice(_FOLDERS))
 @click.option("--variant", help="A variant other than the active one.", shell_complete=_complete_variants)
 @output_options
 def path(folder: str, variant: str | None) -> None:
-    """Print one folder: cmake -DCMAKE_PREFIX_PATH="$(fdl libtorch path cmake)" …"""
+    """Print FOLDER (root, include, lib or cmake): cmake -DCMAKE_PREFIX_PATH="$(fdl libtorch path cmake)" …"""
     one = _resolve(variant)
     found = {"root": one.root, "include": one.include[0], "lib": one.lib, "cmake": one.cmake}
     click.echo(found[folder])
@@ -190,7 +191,8 @@ def download(
         raise click.UsageError("--cpu and --cuda are mutually exclusive.")
     store, echo, hardware = find_store(), line_printer(), detect()
     build, reason = _choose(cpu, cuda, hardware)
-    file_or_url = Path(url).resolve().as_uri() if url and Path(url).is_file() else url
+    file = expand_user(url) if url else None
+    file_or_url = file.resolve().as_uri() if file and file.is_file() else url
     source = file_or_url or archive.archive_url(build, hardware)
     default = store.root / "libtorch" / "precompiled" / build.name
     target = Path(os.path.realpath(folder)) if folder else default

@@ -78,8 +78,8 @@ def command(ctx: click.Context, dry_run: bool, as_json: bool, monitor: bool) -> 
     """Run a command of this project's fdl.yml, or show what would run.
 
     This is the same as fdl NAME WORDS. Without NAME, the command `run` of the manifest runs.
-    The options of this command may also follow NAME, before any `--`. If the program has its own --dry-
-    run, start it without the word run; its own --monitor takes precedence.
+    The options of this command may also follow NAME, before any `--`. If the program has its own
+    --dry-run, start it without the word run; its own --monitor takes precedence.
 
     This executes code of the project: the command itself or, with --dry-run, only its entry, which may be
     asked for its options (--fdl-schema).

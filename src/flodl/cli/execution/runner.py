@@ -14,6 +14,7 @@ from flodl.core.environment import RESOLVED_CONFIG
 from flodl.core.errors import ManifestError, SetupError
 from flodl.core.files import write_atomic
 
+from .missing_module import missing_module
 from .plan import Plan
 from .process import call, spawn
 from .shell_line import stoppable
@@ -35,10 +36,17 @@ def run_plan(plan: Plan) -> int:
         _write(file, text)
         text = str(file)
     try:
-        return call(stoppable(plan.command), cwd=plan.folder, **{RESOLVED_CONFIG: text})
+        code = call(stoppable(plan.command), cwd=plan.folder, **{RESOLVED_CONFIG: text})
     except SetupError as error:
         origin = next(iter(plan.table.values()))["origin"]  # of the entry or the script
         raise SetupError(f"{origin}: {error}") from None
+    if (
+        code == 1
+        and plan.command[:2] == ["sh", "-c"]
+        and (hint := missing_module(plan.command[2], plan.folder))
+    ):
+        click.echo(f"fdl: {hint}", err=True)
+    return code
 
 
 def start_plan(plan: Plan, output: IO[bytes]) -> subprocess.Popen[bytes]:

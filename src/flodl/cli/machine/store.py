@@ -20,7 +20,7 @@ from typing import Any
 
 from flodl.core import environment, lock
 from flodl.core.errors import SetupError
-from flodl.core.files import write_atomic
+from flodl.core.files import expand_user, write_atomic
 from flodl.core.paths import suggestion
 
 RECORD = "fdl-build.json"
@@ -108,7 +108,7 @@ def find_store(start: Path | None = None) -> Store:
 def home() -> Path:
     """Return the folder of the user's store."""
     path = environment.home_text()
-    return Path(os.path.realpath(os.path.expanduser(path))) if path else Path.home() / ".flodl"
+    return Path(os.path.realpath(expand_user(path))) if path else Path.home() / ".flodl"
 
 
 def python_of(folder: Path) -> Path:

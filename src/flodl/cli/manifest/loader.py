@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from flodl.core.errors import ManifestError
+from flodl.core.files import expand_user
 from flodl.core.paths import suggestion
 
 from .discovery import exists, overlay_file, overlay_names
@@ -98,7 +99,7 @@ def _parent(file: Path, document: Table) -> tuple[Path, Origin] | None:
         raise ManifestError(f"{origin}: {INHERIT} must be a string path, not {describe_type(value)}.")
     if not value.strip():
         raise ManifestError(f"{origin}: {INHERIT} must be a non-empty path.")
-    target = Path(os.path.realpath(file.parent / value))
+    target = Path(os.path.realpath(file.parent / expand_user(value)))
     if os.path.isdir(target):
         raise ManifestError(f"{origin}: {INHERIT} must name a file, but {value!r} is the folder {target}.")
     try:

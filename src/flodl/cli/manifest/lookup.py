@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from flodl.core.errors import ManifestError
+from flodl.core.files import expand_user
 from flodl.core.formats import shell_word
 from flodl.core.paths import suggestion
 
@@ -108,7 +109,7 @@ def load_child(manifest: Manifest, name: str, node: Node) -> Manifest:
 
 def child_folder(name: str, node: Node) -> Path:
     path = node.value("path") if isinstance(node, Table) else None
-    return Path(path if isinstance(path, str) else name)
+    return expand_user(path) if isinstance(path, str) else Path(name)
 
 
 def requested_action(target: Target) -> Action:

@@ -13,7 +13,7 @@ from flodl.core.errors import ManifestError
 from flodl.core.paths import did_you_mean, nearest, suggestion
 
 from .document import Table, dotted, plain
-from .model import CommandModel, Options, Training
+from .model import CommandModel, ManifestModel, Options, Training
 from .render import flow
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -27,6 +27,7 @@ _TYPE_DESCRIPTIONS = {
 _MAX_SHOWN = 60
 _NUMBER = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?\Z")
 _MANIFEST_ONLY = {"entry", "schema", "compile", "arg-name", "commands"}
+_COMMAND_ONLY = {"run", "append", "path", "options"}
 _MERGE_KEY = "Merge keys are not supported: use `inherit-from:`, or write the values out."
 
 
@@ -174,11 +175,13 @@ def _merge_keys(table: Table, where: tuple[str, ...]) -> Iterator[str]:
 def _hint(struct: type[msgspec.Struct], key: str, known: Iterable[str]) -> str:
     if struct is CommandModel and key in _MANIFEST_ONLY:
         return f"{key!r} belongs in the fdl.yml of the folder that `path:` names."
+    if struct is ManifestModel and key in _COMMAND_ONLY:
+        return f"`{key}:` belongs in a command: write it below `commands:` and the name of the command."
     if key == "<<":
         return _MERGE_KEY
     hint = suggestion(key, known, known_as="keys")
     if struct is Training and not nearest(key, known):
-        return f"{hint} If --{key} is an option of the program, write it under `options:`."
+        return f"{hint} If --{key} is an option of the program, write it under `options:` of a command."
     return hint
 
 

@@ -175,7 +175,24 @@ def _difference(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> tu
     if name in ("command", "words"):
         was, now = (shlex.join([*one.get("command", ()), *one.get("words", ())]) for one in (old, new))
         return "command", was or "that of the manifest", now or "that of the manifest"
-    return f"--{name}", _shown(old.get(name)), _shown(new[name])
+    was, now = _shown(old.get(name)), _shown(new[name])
+    if name == "over" and _typed(old.get(name)) != _typed(new[name]):
+        was, now = _typed(old.get(name)), _typed(new[name])
+    return f"--{name}", was, now
+
+
+def _typed(over: Any) -> str:
+    """Return the space of a sweep as it is typed after --over.
+
+    >>> _typed([{"name": "lr", "values": [0.1, 0.01]}, {"name": "hidden", "from": 16, "to": 64}])
+    'lr=0.1,0.01 hidden=16..64'
+    """
+    try:
+        spaces = [(one["name"], {key: one[key] for key in one if key != "name"}) for one in over]
+        dimensions = [dimension_of(name, space.get("values", space), FILE) for name, space in spaces]
+    except (TypeError, KeyError, AttributeError, SetupError):  # a file of another version
+        return _shown(over)
+    return " ".join(f"{one.name}={one.typed()}" for one in dimensions)
 
 
 def save(folder: Path, definition: Definition) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flodl.cli.args.parameter import split_list
+from flodl.cli.args.parameter import format_value, split_list
 from flodl.cli.numbers import NumberRangeError, parse_float, parse_int
 from flodl.core.errors import SetupError
 
@@ -39,6 +39,10 @@ class Choices:
 
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name, "values": list(self.values)}
+
+    def typed(self) -> str:
+        """Return the values as they are typed after `--over NAME=`."""
+        return format_value(list(self.values))
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.values))
@@ -111,6 +115,10 @@ class Range:
             "scale": "log" if self.log else "linear",
             "steps": self.steps,
         }
+
+    def typed(self) -> str:
+        """Return the range as it is typed after `--over NAME=`."""
+        return str(self) if self.steps is None else f"{self}:{self.steps}"
 
     def __str__(self) -> str:
         return f"{self.low:g}..{self.high:g}{':log' if self.log else ''}"

@@ -9,6 +9,8 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from ..errors import FlodlError
+from ..formats import a_type, with_article
+from ..paths import suggestion
 
 C = TypeVar("C", bound=type)
 # How similar a name must be to an attribute to be a misspelled one.
@@ -43,11 +45,11 @@ def fix_attributes(
     """
 
     def decorate(kind: C) -> C:
-        own = [*signature(kind).parameters]
+        own, an_object = [*signature(kind).parameters], with_article(kind.__name__)
         for name in dict.fromkeys((*own, *(instead or ()), *_properties(kind))):
             found, advice = vars(kind).get(name), (instead or {}).get(name, "")
             if name in own or not isinstance(found, property):
-                why = f"a {kind.__name__} keeps what it was created with: the new value would be ignored."
+                why = f"{an_object} keeps what it was created with: the new value would be ignored."
                 advice = advice or f"Create a new {kind.__name__}(…, {name}=…)."
             else:
                 why = "it is read-only:"
@@ -57,7 +59,7 @@ def fix_attributes(
                 get = attrgetter(f"_{name}") if name in stored else found.fget
                 setattr(kind, name, property(get, _refuse(error, message), doc=found.__doc__))
             elif found is None:
-                absent = f"a {kind.__name__} has no attribute {name!r}. {read(name)}".rstrip()
+                absent = f"{an_object} has no attribute {name!r}. {read(name)}".rstrip()
                 setattr(kind, name, _FixedAttribute(kind, name, error, message, absent))
         if elsewhere is not None:
             kind.__setattr__ = _refuse_misspelled(kind, error, called, elsewhere)  # type: ignore[assignment]
@@ -73,6 +75,20 @@ def misspelled(name: str, known: Iterable[str]) -> str | None:
     ('clip_norm', None)
     """
     return next((one for one in known if SequenceMatcher(None, name.lower(), one).ratio() >= _SIMILAR), None)
+
+
+def unknown_attribute(
+    owner: object, name: str, error: type[FlodlError], *, known: Iterable[str], instead: Mapping[str, str]
+) -> Exception:
+    """Return the error for an attribute that an object does not have; `instead` is what to write for some.
+
+    >>> unknown_attribute([], "apend", FlodlError, known=["append"], instead={})
+    FlodlError("a list has no attribute 'apend'. Did you mean 'append'?")
+    """
+    message = f"{a_type(owner)} has no attribute {name!r}."
+    if name.startswith("_"):
+        return AttributeError(message, name=name, obj=owner)
+    return error(f"{message} {instead.get(name) or suggestion(name, known, known_as='attributes')}")
 
 
 class _FixedAttribute:
@@ -121,8 +137,8 @@ def _refuse_misspelled(
             if similar or name in elsewhere:
                 advice = elsewhere.get(name) or f"Did you mean {similar!r}?"
                 raise error(
-                    f"{called}.{name} was assigned, but a {kind.__name__} has no such attribute: this has no "
-                    f"effect. {advice}"
+                    f"{called}.{name} was assigned, but {with_article(kind.__name__)} has no such attribute: "
+                    f"this has no effect. {advice}"
                 )
         object.__setattr__(owner, name, value)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from flodl.core.errors import DataError
+from flodl.core.formats import a_type
 
 from ..augment.augmentation import Augmentation, apply_augmentation, draws_from_chance
 from ..augment.fused import FusedAugmentation
@@ -183,7 +184,7 @@ def _as_indices(positions: Any, device: torch.device) -> Tensor:
         with suppress(TypeError, ValueError, RuntimeError, OverflowError):
             rows = torch.tensor(positions, device=device)
     if rows is None:
-        what = f"a {type(positions).__name__}"
+        what = f"{a_type(positions)}"
     elif rows.device != device or rows.dim() > 1 or not _is_integer_tensor(rows):
         what = f"{tuple(rows.shape)} {rows.dtype} on {rows.device}"
     else:

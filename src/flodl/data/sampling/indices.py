@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import WeightedRandomSampler
 
 from flodl.core.errors import DataError
+from flodl.core.formats import a_type
 
 
 def as_index_tensor(order: Iterable[Any]) -> Tensor:
@@ -46,7 +47,7 @@ def check_indices(indices: Any, count: int, epoch: int) -> None:
     """Raise unless this is a tensor of sample indices."""
     if not isinstance(indices, Tensor):
         raise DataError(
-            f"the sampler returned a {type(indices).__name__} for epoch {epoch}. "
+            f"the sampler returned {a_type(indices)} for epoch {epoch}. "
             "Return a 1-d tensor of sample indices."
         )
     if indices.dim() != 1 or indices.dtype.is_floating_point or len(indices) == 0:

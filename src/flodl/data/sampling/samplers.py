@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import SequentialSampler as TorchSequentialSampler
 
 from flodl.core.errors import DataError
+from flodl.core.formats import a_type
 from flodl.core.integers import is_integer
 from flodl.core.rng_state import preserve_rng_state
 
@@ -208,7 +209,7 @@ def as_sampler(sampler: object, *, shuffle: bool | None) -> Sampler:
     if callable(sampler) or isinstance(sampler, Iterable):
         return CustomSampler(sampler)
     raise DataError(
-        f"sampler={sampler!r} is a {type(sampler).__name__}. Pass a sampler, a list of sample indices, "
+        f"sampler={sampler!r} is {a_type(sampler)}. Pass a sampler, a list of sample indices, "
         "or a function of the epoch that returns one."
     )
 

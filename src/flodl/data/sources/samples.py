@@ -8,6 +8,7 @@ from typing import Any
 from torch.utils.data import Subset
 
 from flodl.core.errors import DataError
+from flodl.core.formats import a_type, with_article
 
 from ..batch import apply_names
 from ..sampling.global_rng import seed_global_rng
@@ -76,7 +77,9 @@ class Samples:
         try:
             sample = self.dataset[index]
         except IndexError as error:
-            error.add_note(f"This is sample {index} of a {self.label} whose length is {self.num_samples}.")
+            error.add_note(
+                f"This is sample {index} of {with_article(self.label)} whose length is {self.num_samples}."
+            )
             raise
         return sample if self.transform is None else apply_transform(self.transform, sample)
 
@@ -112,7 +115,7 @@ def _kind_of(sample: Any) -> str:
     if isinstance(sample, dict):
         return f"a dict with the keys {', '.join(map(repr, [*sample][:6]))}"
     if isinstance(sample, tuple | list) and 0 < len(sample) <= 6:
-        return f"a {type(sample).__name__} of {' and '.join(type(part).__name__ for part in sample)}"
+        return f"{a_type(sample)} of {' and '.join(type(part).__name__ for part in sample)}"
     return f"of type {type(sample).__name__}"
 
 

@@ -10,11 +10,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from flodl.core.errors import DataError
+from flodl.core.formats import a_type
 
 from ..sampling.indices import check_no_generator, check_not_mask
 from .arrow import arrow_columns, is_arrow, is_arrow_table, is_hugging_face
 from .batches import Batches, BatchSource
-from .columns import Columns, is_columns
+from .columns import Columns, is_array, is_columns
 from .samples import Collate, Samples, Transform
 from .streams import Stream
 
@@ -69,7 +70,7 @@ def open_source(
     if isinstance(source, BatchSource):
         if transform is not None or collate is not None or names is not None:
             raise DataError(
-                f"transform=, collate= and names= cannot be used with a {type(source).__name__}, which makes "
+                f"transform=, collate= and names= cannot be used with {a_type(source)}, which makes "
                 "its own batches."
             )
         return Batches(source), ""
@@ -85,12 +86,12 @@ def open_source(
     if gathered is None and not _has_items(source):
         if hasattr(source, "__getitem__") and not isinstance(source, (str, bytes)):
             raise DataError(
-                f"the source is a {type(source).__name__}, which has __getitem__ but no __len__: the number "
+                f"the source is {a_type(source)}, which has __getitem__ but no __len__: the number "
                 "of samples is not known. Add def __len__(self), which returns it. For samples without a "
                 "known number, write an IterableDataset with __iter__ instead."
             )
         raise DataError(
-            f"the source is a {type(source).__name__}, which a loader cannot read. Pass tensors or arrays "
+            f"the source is {a_type(source)}, which a loader cannot read. Pass tensors or arrays "
             "(one, a tuple, a dict), a torch dataset, an Arrow table, a Hugging Face dataset, "
             "or an iterable."
         )
@@ -164,12 +165,33 @@ def _as_gather_source(source: Any, names: Sequence[str] | None) -> tuple[GatherS
     if is_arrow(source):
         return arrow_columns(source, names)
     if isinstance(source, Mapping):
-        kinds = sorted({type(value).__name__ for value in source.values()})
+        kinds = _types_of(source.values())
         raise DataError(
-            f"the source is a dict of {', '.join(kinds) or 'nothing'}. Pass a dict of tensors or arrays, "
+            f"the source is a dict of {kinds}. Pass a dict of tensors or arrays, "
             f"or one of its values, for example source[{next(iter(source), 'train')!r}]."
         )
     if isinstance(source, tuple):
-        kinds = sorted({type(value).__name__ for value in source})
-        raise DataError(f"the source is a tuple of {', '.join(kinds) or 'nothing'}. Pass tensors or arrays.")
+        raise DataError(f"the source is a tuple of {_types_of(source)}. {_advice_for_parts(source)}")
     return None, ""
+
+
+def _types_of(values: Iterable[Any]) -> str:
+    return ", ".join(dict.fromkeys(type(value).__name__ for value in values)) or "nothing"
+
+
+def _advice_for_parts(parts: tuple[Any, ...]) -> str:
+    """Return what to pass instead of the parts that cannot be columns.
+
+    >>> _advice_for_parts(([torch.zeros(2), torch.zeros(2)], torch.zeros(2)))
+    'Part 0 is a list of tensors: pass torch.stack(…) of it.'
+    """
+    for index, part in enumerate(parts):
+        if isinstance(part, list) and part and all(map(is_array, part)):
+            what = f"Part {index} is a list of {'tensors' if isinstance(part[0], Tensor) else 'arrays'}"
+            if len({tuple(one.shape) for one in part}) == 1:
+                return f"{what}: pass {'torch' if isinstance(part[0], Tensor) else 'np'}.stack(…) of it."
+            return (
+                f"{what} of different shapes. Pass a list of samples to a Loader, with a function that pads "
+                "them: Loader(list(zip(inputs, targets)), batch_size=…, collate=pad)."
+            )
+    return "Pass tensors or arrays."

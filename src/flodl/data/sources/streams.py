@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from flodl.core import log
 from flodl.core.errors import CursorError, DataError
+from flodl.core.formats import a_type
 from flodl.core.rng_state import preserve_rng_state
 
 from ..batch import apply_names
@@ -176,7 +177,7 @@ class Stream:
         iterator: Iterator[Any] = iter(self.source)
         if iterator is self._last_iterator() and not self._is_stateful and not self.is_iterator:
             raise DataError(
-                f"the __iter__ of the source, a {type(self.source).__name__}, returned the same iterator "
+                f"the __iter__ of the source, {a_type(self.source)}, returned the same iterator "
                 "again, which does not start over. Return a new iterator each time."
             )
         self._last_iterator = _reference(iterator)

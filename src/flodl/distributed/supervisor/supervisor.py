@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flodl.core import DistributedError
+from flodl.core.files import expand_user
 from flodl.core.interrupts import uninterrupted
 from flodl.distributed.coordination import Coordinator, CoordinatorSettings, Leaving
 from flodl.distributed.coverage import Epochs
@@ -80,13 +81,13 @@ class Supervisor:
         self._first_version = coordinator.version
         found = None
         if journal is not None:
-            found = JournalFile(Path(journal), coordinator, may_replace=resume_state is not None)
+            found = JournalFile(expand_user(journal), coordinator, may_replace=resume_state is not None)
         self._store = host_store(host)
         self._run = Run(
             coordinator,
             supervision or SupervisorSettings(),
             Callbacks(on_commit, on_save, on_warning),
-            RunLog(None if run_log is None else Path(run_log), on_event),
+            RunLog(None if run_log is None else expand_user(run_log), on_event),
             Ledger(epochs.batch_size),
             found,
             self._store,

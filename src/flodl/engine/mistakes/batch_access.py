@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from flodl.core.formats import a_type
 from flodl.core.paths import did_you_mean, nearest
 
 from ..settings import StepFunction
@@ -35,8 +36,7 @@ def wrong_access(
     if isinstance(error, AttributeError) and error.name:
         mapping = _part_of(batch, error.obj)
         if mapping:
-            kind = type(error.obj).__name__
-            told = f"{the_batch} is a {kind}, which has no attribute {error.name!r}, {at}"
+            told = f"{the_batch} is {a_type(error.obj)}, which has no attribute {error.name!r}, {at}"
             return f"{told}. {_as_item(mapping, error.name)}"
         if isinstance(error.obj, list | tuple) and (advice := collated_list(batch, error.obj)):
             return f"{error}, {at}; the batch is {batch_text(batch)}. {advice}"

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from flodl.core.formats import a_type
+
 _MOST_ITEMS = 8
 # Items that are worth a description; a list of numbers, or of lists of them, is described by its length.
 _TEXTS = (Tensor, np.ndarray, Mapping)
@@ -43,7 +45,7 @@ def _value_text(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + _joined(f"{key!r}: {_value_text(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple) and not any(isinstance(item, _TEXTS) for item in value):
-        return f"a {type(value).__name__} of {len(value)}"
+        return f"{a_type(value)} of {len(value)}"
     if isinstance(value, list | tuple):
         open_, close = "[]" if isinstance(value, list) else "()"
         return open_ + _joined(map(_value_text, value)) + close

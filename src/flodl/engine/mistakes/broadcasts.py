@@ -29,8 +29,10 @@ def watch_broadcasts(model: nn.Module, batch: tuple[Any, ...]) -> Iterator[list[
     """Yield a list that collects where the code around a model combines [n, 1] and [n], for n samples.
 
     Both have to come from the batch or from the model, and nothing in sight may have made the column on
-    purpose, such as `x[:, None]`. What the model itself does is not watched.
+    purpose, such as `x[:, None]`. What the model itself does is not watched, and nothing is in a process that
+    has compiled something.
 
+    >>> torch.compiler.reset()  # other examples compile
     >>> model, x, y = nn.Linear(3, 1), torch.ones(4, 3), torch.ones(4)
     >>> with watch_broadcasts(model, (x, y)) as found:
     ...     _ = (model(x) - y).square().mean(), (model(x).squeeze(1) - y).square().mean()

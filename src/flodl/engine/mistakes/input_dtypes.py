@@ -37,7 +37,7 @@ def dtype_advice(told: str, error: Exception, model: nn.Module, named: Named) ->
     if is_integer_input and (integers := _integer_input(error, model, named)):
         return integers
     if re.search(_CLASS_INDICES, told):
-        return "Class indices, such as cross_entropy targets, must be integers: y.long()."
+        return "Class indices, such as cross_entropy targets, must be int64 (torch.long): y.long()."
     expected = _dtype_of(model)
     if any(leaf.is_floating_point() and leaf.dtype != expected for _, leaf in named):
         name = _short(expected)
@@ -47,7 +47,7 @@ def dtype_advice(told: str, error: Exception, model: nn.Module, named: Named) ->
         )
     return (
         "Inputs are floats: x.float(). So are the targets of a regression or of binary_cross_entropy: "
-        "y.float(). Class indices, such as cross_entropy targets, must be integers: y.long()."
+        "y.float(). Class indices, such as cross_entropy targets, must be int64 (torch.long): y.long()."
     )
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from flodl.core.formats import with_article
+
 from ..batch.tree import container_items
 from .frames import frames_of
 
@@ -35,7 +37,11 @@ def advice_for_output(told: str, error: Exception, model: nn.Module, batch: tupl
         # The type alone says enough in arithmetic; an attribute may be missing in any dict.
         is_usual = kind in ("dict", "tuple", "list", "OrderedDict") and not attribute
         use = "model(x)[0]" if kind in ("tuple", "list") else "model(x)['logits']"
-        return f"If the model returns a {kind}, pass one of its parts to the loss: {use}." if is_usual else ""
+        return (
+            f"If the model returns {with_article(kind)}, pass one of its parts to the loss: {use}."
+            if is_usual
+            else ""
+        )
     if attribute and not hasattr(Tensor, attribute):
         return ""
     return f"The model returns {_described(value, kind)}"
@@ -43,14 +49,14 @@ def advice_for_output(told: str, error: Exception, model: nn.Module, batch: tupl
 
 def _described(value: Any, kind: str) -> str:
     if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
-        return f"a {kind} of {len(value)}: pass one of its parts to the loss, as in model(x)[0]."
+        return f"{with_article(kind)} of {len(value)}: pass one of its parts to the loss, as in model(x)[0]."
     names = [str(name) for name in container_items(value) or value._asdict()]
     best = next((name for name in _USUAL_NAMES if name in names), names[0])
     is_mapping = isinstance(value, Mapping)
     use = f"[{best!r}]" if is_mapping else f".{best}"
     shown = ", ".join(map(repr, names[:_MOST_NAMES])) + ", …" * (len(names) > _MOST_NAMES)
     what = "keys" if is_mapping else "fields"
-    return f"a {kind} with the {what} {shown}: pass one of them to the loss, as in model(x){use}."
+    return f"{with_article(kind)} with the {what} {shown}: pass one of them to the loss, as in model(x){use}."
 
 
 def _is_inside(model: nn.Module, frames: list[FrameType]) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from flodl.core import StepError
+from flodl.core.formats import a_type
 from flodl.optim.misspelled_options import misspelled_option
 
 from ..settings import Precision, StepFunction, Tail
@@ -25,13 +26,11 @@ def check_arguments(model: object, optimizer: object, step_fn: object) -> None:
             f"the optimizer is the class {kind}. Create one: torch.optim.{kind}(model.parameters(), lr=…)."
         )
     if not isinstance(model, nn.Module):
-        raise StepError(f"the model is a {type(model).__name__}. Write TrainStep(model, optimizer, step_fn).")
+        raise StepError(f"the model is {a_type(model)}. Write TrainStep(model, optimizer, step_fn).")
     if not isinstance(optimizer, Optimizer):
-        raise StepError(
-            f"the optimizer is a {type(optimizer).__name__}. Write TrainStep(model, optimizer, step_fn)."
-        )
+        raise StepError(f"the optimizer is {a_type(optimizer)}. Write TrainStep(model, optimizer, step_fn).")
     if not callable(step_fn):
-        raise StepError(f"the step function is a {type(step_fn).__name__}. Pass a function of the model.")
+        raise StepError(f"the step function is {a_type(step_fn)}. Pass a function of the model.")
     if isinstance(optimizer, LBFGS):
         raise StepError(
             "LBFGS evaluates the model several times per update, which a TrainStep does not support. "

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from flodl.core import StepError
+from flodl.core.formats import a_type
 
 from ..errors import NoLoss
 
@@ -86,7 +87,7 @@ def outcome_of(given: Any, *, needs_gradient: bool = True) -> Outcome:
             "(loss, {name: value})."
         )
     if not isinstance(loss, Tensor) or loss.numel() != 1:
-        what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+        what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"{a_type(loss)}"
         raise StepError(
             f"the step function returned {what}. Return one scalar loss, or (loss, {{name: value}})."
             f"{_hint_for(loss, values)}"
@@ -98,7 +99,7 @@ def outcome_of(given: Any, *, needs_gradient: bool = True) -> Outcome:
         )
     if type(values) is not dict and not isinstance(values, Mapping):
         raise StepError(
-            f"the second item that the step function returned is a {type(values).__name__}. "
+            f"the second item that the step function returned is {a_type(values)}. "
             "Return (loss, {name: value})."
         )
     if needs_gradient and not loss.requires_grad:

@@ -8,6 +8,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from flodl.core import StepError
+from flodl.core.formats import a_type
 
 _COUNTS = ("steps", "updates", "usual_samples", "num_skipped")
 _KEYS = (*_COUNTS, "means", "scaler", "schedule")
@@ -22,7 +23,7 @@ def check_saved(state: Any, *, with_scaler: bool, with_schedule: bool, precision
     flodl.core.errors.StepError: the state has no 'updates', ...
     """
     if not isinstance(state, Mapping):
-        raise StepError(f"the state is a {type(state).__name__}, not a mapping. {_HINT}")
+        raise StepError(f"the state is {a_type(state)}, not a mapping. {_HINT}")
     missing = [key for key in _KEYS if key not in state]
     if missing:
         raise StepError(f"the state has no {', '.join(map(repr, missing))}. {_HINT}")

@@ -9,6 +9,7 @@ from functools import cache
 from torch import fx
 
 from flodl.core import BuildError, TagError
+from flodl.core.formats import a_type
 from flodl.core.paths import check_name
 
 from ..graph import Graph
@@ -106,6 +107,4 @@ def check_one_by_one(method: str, names: Sequence[object]) -> None:
     for given in names:
         if isinstance(given, list | tuple):
             call = ", ".join(map(repr, given))
-            raise BuildError(
-                f"{method} got a {type(given).__name__}. Pass the names one by one: {method}({call})."
-            )
+            raise BuildError(f"{method} got {a_type(given)}. Pass the names one by one: {method}({call}).")

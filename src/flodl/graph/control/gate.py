@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from flodl.core import RouteError
+from flodl.core.formats import a_type
 
 from ..plan.error_path import details_of_part, prepend_path
 from ..plan.shapes import differ
@@ -91,7 +92,7 @@ class Gate(Control):
 
 
 def _kind_of(value: Any) -> str:
-    return "a scalar" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+    return "a scalar" if isinstance(value, Tensor) else f"{a_type(value)}"
 
 
 def _wrong_width(width: int, num_experts: int) -> RouteError:

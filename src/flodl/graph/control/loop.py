@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from flodl.core import LoopError, StateError, log
+from flodl.core.formats import a_type
 
 from ..plan.error_path import details_of_part, prepend_path
 from ..plan.memory import tensors
@@ -244,7 +245,7 @@ def _still_running(value: Any, state: Any) -> Tensor | bool:
         if isinstance(value, bool | int | float):
             return not value > 0
         raise LoopError(
-            f"the condition returned a {type(value).__name__}. Return a number, or a tensor with one value "
+            f"the condition returned {a_type(value)}. Return a number, or a tensor with one value "
             "or one value per sample; above zero means stop.",
             path="condition",
         )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from flodl.core import ShapeError, StateError
+from flodl.core.formats import a_type
 
 from ..plan.error_path import details_of_part, prepend_path
 from ..plan.shapes import differ
@@ -48,7 +49,7 @@ class Map(Control):
 
     def forward(self, stream: Any) -> Any:
         if not isinstance(stream, Tensor) or stream.dim() == 0:
-            got = "a scalar" if isinstance(stream, Tensor) else f"a {type(stream).__name__}"
+            got = "a scalar" if isinstance(stream, Tensor) else f"{a_type(stream)}"
             raise ShapeError(f"map got {got}. It maps the rows of a tensor.")
         return self._rows(stream) if self.mode == "each" else self._slices(stream)
 
@@ -84,7 +85,7 @@ def _check_rows(mapped: Any, num_rows: int) -> Tensor:
     """Return what the body returned, if it has as many rows as the body's input."""
     if isinstance(mapped, Tensor) and mapped.dim() > 0 and not differ(mapped.shape[:1], (num_rows,)):
         return mapped
-    got = f"shape {tuple(mapped.shape)}" if isinstance(mapped, Tensor) else f"a {type(mapped).__name__}"
+    got = f"shape {tuple(mapped.shape)}" if isinstance(mapped, Tensor) else f"{a_type(mapped)}"
     rows = "1 row" if num_rows == 1 else f"{num_rows} rows"
     raise ShapeError(
         f"the body of a map returned {got} for {rows}. Return a tensor whose first dimension is {num_rows}: "

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from flodl.core import RouteError, StateError
+from flodl.core.formats import a_type
 
 from ..plan.error_path import details_of_part, prepend_path
 from ..plan.shapes import differ
@@ -82,7 +83,7 @@ class Switch(Control):
             return self._run_all_on_meta(stream, number) if on_meta(stream) else self._run(number, stream)
         if not isinstance(choice, Tensor):
             raise RouteError(
-                f"the selector returned a {type(choice).__name__}. Return an index: an integer, or an "
+                f"the selector returned {a_type(choice)}. Return an index: an integer, or an "
                 "integer tensor with one value or one value per sample.",
                 path="selector",
             )
@@ -138,7 +139,7 @@ class Switch(Control):
         """Run each branch on its samples, and restore the order of the batch."""
         if not isinstance(stream, Tensor):
             raise RouteError(
-                f"one index per sample needs a tensor stream, not a {type(stream).__name__}. "
+                f"one index per sample needs a tensor stream, not {a_type(stream)}. "
                 "Return one index for the batch."
             )
         for value in torch.unique(index).tolist():
@@ -190,7 +191,7 @@ class Switch(Control):
         for position, output in zip(positions, outputs):
             if not isinstance(output, Tensor):
                 raise RouteError(
-                    f"the branch returned a {type(output).__name__}. Mixed branches must return tensors.",
+                    f"the branch returned {a_type(output)}. Mixed branches must return tensors.",
                     path=f"branch_{position}",
                 )
             if differ(output.shape[1:], first.shape[1:]) or output.dtype != first.dtype:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from flodl.core import RouteError, StateError
+from flodl.core.formats import a_type
 from flodl.core.integers import is_index
 from flodl.core.logits import looks_like_logits
 
@@ -67,7 +68,7 @@ class TopKGate(Gate):
         lead = index.shape[:-1]
         if not isinstance(stream, Tensor):
             raise RouteError(
-                f"top_k needs a tensor stream, not a {type(stream).__name__}. Pass masked=True, which runs "
+                f"top_k needs a tensor stream, not {a_type(stream)}. Pass masked=True, which runs "
                 "every expert on the whole stream."
             )
         if stream.dim() < len(lead) or differ(lead, stream.shape[: len(lead)]):

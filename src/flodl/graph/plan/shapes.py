@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from flodl.core import ShapeError
+from flodl.core.formats import a_type
 
 _is_tracing = torch.compiler.is_compiling
 _EQUAL = "All of them need the same shape."
@@ -139,10 +140,10 @@ def _fit_but_for_ones(one: Sequence[int], other: Sequence[int]) -> bool:
 
 def _describe(value: Any) -> str:
     if isinstance(value, tuple | list):
-        return f"(a {type(value).__name__} of {len(value)} value{'s' * (len(value) != 1)})"
+        return f"({a_type(value)} of {len(value)} value{'s' * (len(value) != 1)})"
     if value is None:
         return "(None)"
-    return f"of shape {tuple(value.shape)}" if _have_shapes(value) else f"(a {type(value).__name__})"
+    return f"of shape {tuple(value.shape)}" if _have_shapes(value) else f"({a_type(value)})"
 
 
 def _broadcasting(verb: str, count: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flodl.core import FlodlError
+from flodl.core.formats import a_type
 
 _MARK = "flodl: the node before, "
 
@@ -24,8 +25,8 @@ def add_tuple_advice(error: Exception, given: Mapping[str, Any]) -> None:
         kind = type(value).__name__
         if isinstance(value, tuple | list) and kind in str(error):
             error.add_note(
-                f"{_MARK}{key!r}, returns a {kind} of {len(value)}. Select its first part before this node: "
-                ".through(lambda out: out[0])."
+                f"{_MARK}{key!r}, returns {a_type(value)} of {len(value)}. Select its first part before this "
+                "node: .through(lambda out: out[0])."
             )
             return
 

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from flodl.core import InputError
+from flodl.core.formats import a_type
 from flodl.core.integers import is_index
 
 from ..plan.memory import tensors
@@ -61,7 +62,7 @@ def _check(
     model: Any, inputs: tuple[Any, ...], named: dict[str, Any], depth: int | None, repeats: int
 ) -> None:
     if not isinstance(model, nn.Module):
-        raise InputError(f"summary got a {type(model).__name__}. Pass the model first: summary(model, x).")
+        raise InputError(f"summary got {a_type(model)}. Pass the model first: summary(model, x).")
     if not inputs and not named:
         raise InputError("summary has no input to run the model on. Pass an example: summary(model, x).")
     if not is_index(repeats, at_least=1):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flodl.core import HFError, log
+from flodl.core.formats import a_type
 
 from .dataset import TextDataset
 from .labels import align_tags, class_labels, problem_of, tag_ids
@@ -185,7 +186,7 @@ def _adopt_problem(model: PretrainedModel, problem_type: str | None) -> None:
 def _listed(values: Any, name: str) -> Any:
     """Return a sequence; a single text is a mistake."""
     if isinstance(values, str | bytes | Mapping | Set) or not isinstance(values, Iterable):
-        raise HFError(f"{name} is a {type(values).__name__}; expected a list with an item per text.")
+        raise HFError(f"{name} is {a_type(values)}; expected a list with an item per text.")
     return values if isinstance(values, Sequence) else list(values)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flodl.core import HFError
+from flodl.core.files import expand_user
 
 from ..auto import AUTO
 from ..heads import Head
@@ -63,7 +64,7 @@ def create_tiny(
         "attention_probs_dropout_prob": dropout,
     }
     auto = AUTO[kind]
-    target = Path(folder)
+    target = expand_user(folder)
     if target.is_dir() and any(target.iterdir()):
         raise HFError(
             f"{folder} already exists and is not empty. Choose a new folder, or load the model in it with "

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from flodl.core import HFError
 from flodl.core.files import expand_user, sync_path
+from flodl.core.formats import a_type
 
 
 @contextmanager
@@ -44,7 +45,7 @@ def replace_folder(
 def check_target(target: str | os.PathLike[str], *, force: bool) -> Path:
     """Return the absolute path of a folder to write, or raise if it must not be replaced."""
     if not isinstance(target, str | os.PathLike):
-        raise HFError(f"the folder to write is a {type(target).__name__}. Pass a path.")
+        raise HFError(f"the folder to write is {a_type(target)}. Pass a path.")
     if not os.fspath(target):
         raise HFError("the folder to write is ''. Pass a path; '.' is the working directory.")
     folder = Path(os.path.realpath(expand_user(target)))

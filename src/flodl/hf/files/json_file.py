@@ -8,6 +8,7 @@ from typing import Any
 
 from flodl.core import HFError
 from flodl.core.files import read_limited
+from flodl.core.formats import a_type
 
 MAX_BYTES = 1 << 28  # an index of weights has about 100 bytes per tensor
 
@@ -34,7 +35,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file."""
     value = read_json(path)
     if not isinstance(value, dict):
-        raise HFError(f"{path} contains a {type(value).__name__}; expected a JSON object.")
+        raise HFError(f"{path} contains {a_type(value)}; expected a JSON object.")
     return value
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from flodl.core import HFError
 from flodl.core.files import expand_user
+from flodl.core.formats import a_type
 
 from . import hub
 from .json_file import read_json
@@ -62,7 +63,7 @@ def open_source(
         shown = (
             repr(repo_or_dir)
             if repo_or_dir is None or isinstance(repo_or_dir, str)
-            else f"a {type(repo_or_dir).__name__}"
+            else f"{a_type(repo_or_dir)}"
         )
         raise HFError(
             f"the model is {shown}. Pass a folder, or the name of a model on the hub, such as "

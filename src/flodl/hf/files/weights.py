@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from flodl.core import FlodlError, HFError
+from flodl.core.formats import a_type
 
 from .json_file import read_object
 from .source import find_weights, is_inside
@@ -173,7 +174,7 @@ def _open_torch_save(path: Path) -> dict[str, StoredTensor]:
         if not isinstance(key, str):
             raise HFError(f"{path} has the key {key!r:.80}; expected the name of a tensor.")
         if not isinstance(value, Tensor):
-            raise HFError(f"{path}: {key!r} is a {type(value).__name__}; expected a tensor.")
+            raise HFError(f"{path}: {key!r} is {a_type(value)}; expected a tensor.")
         if value.layout != torch.strided or value.is_quantized or value.device.type != "cpu":
             raise HFError(f"{path}: the tensor {key!r} is sparse or quantized, which is not supported.")
         tensors[key] = StoredTensor(tuple(value.shape), value.dtype, path, value.detach)
@@ -195,7 +196,7 @@ def _read_legacy(path: Path) -> Mapping[Any, Any]:
         warnings.simplefilter("ignore")  # about pickle protocols, which the user cannot change
         content = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(content, Mapping):
-        raise HFError(f"it contains a {type(content).__name__}; expected a dict of tensors by name.")
+        raise HFError(f"it contains {a_type(content)}; expected a dict of tensors by name.")
     return content
 
 

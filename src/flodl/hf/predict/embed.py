@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from flodl.core import HFError
+from flodl.core.formats import a_type
 
 from ..text.tokenizer import Tokenizer
 from .pooling import Pooling
@@ -39,7 +40,7 @@ def embed_texts(
     given, single = as_list(texts)
     wrong = next((index for index, text in enumerate(given) if not isinstance(text, str)), None)
     if wrong is not None:
-        raise HFError(f"text {wrong} is a {type(given[wrong]).__name__}; expected a string.")
+        raise HFError(f"text {wrong} is {a_type(given[wrong])}; expected a string.")
     prefix = pooling.prompt(prompt_name) if prompt is None else prompt
     prepared = [(prefix + text).strip() for text in given]
     if pooling.lower_case:

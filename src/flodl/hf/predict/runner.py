@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from flodl.core import HFError, log
+from flodl.core.formats import a_type
 from flodl.core.integers import is_index
 
 from ..text.batching import plan_batches
@@ -147,7 +148,7 @@ def as_list(texts: str | Iterable[Any], name: str = "texts") -> tuple[list[Any],
     if isinstance(texts, str):
         return [texts], True
     if isinstance(texts, bytes | Mapping | Set) or not isinstance(texts, Iterable):
-        raise HFError(f"{name} is a {type(texts).__name__}; expected a string or a list of strings.")
+        raise HFError(f"{name} is {a_type(texts)}; expected a string or a list of strings.")
     return list(texts), False
 
 

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from flodl.core import HFError
+from flodl.core.files import expand_user
+from flodl.core.formats import a_type
 
 from ..files.json_file import read_object
 from ..files.names import TOKENIZER_FILES
@@ -54,7 +56,7 @@ class Tokenizer:
     @classmethod
     def from_directory(cls, directory: str | Path, *, config: Mapping[str, Any] | None = None) -> Tokenizer:
         """Open the tokenizer in a folder; `config` is the model's config.json, by default the one in it."""
-        folder = Path(directory)
+        folder = expand_user(directory)
         files = {name: folder / name for name in TOKENIZER_FILES if (folder / name).is_file()}
         if not files:
             raise HFError(f"{folder} has no tokenizer files. Expected {', '.join(TOKENIZER_FILES)}.")
@@ -272,12 +274,12 @@ def _checked_inputs(texts: Sequence[Any], pairs: Sequence[Any] | None, *, words:
 def _check_text(text: Any, name: str, *, words: bool) -> None:
     if words:
         if isinstance(text, str) or not isinstance(text, Sequence):
-            raise HFError(f"{name} is a {type(text).__name__}; expected a list of words.")
+            raise HFError(f"{name} is {a_type(text)}; expected a list of words.")
         for index, word in enumerate(text):
             _check_text(word, f"word {index} of {name}", words=False)
         return
     if not isinstance(text, str):
-        raise HFError(f"{name} is a {type(text).__name__} ({text!r:.60}); expected a string.")
+        raise HFError(f"{name} is {a_type(text)} ({text!r:.60}); expected a string.")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

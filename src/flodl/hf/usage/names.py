@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NoReturn, TypeVar
 
 from flodl.core import HFError
+from flodl.core.formats import a_type
 
 from .calls import HFCallError
 
@@ -42,7 +43,7 @@ def explain_missing(kind: C) -> C:
 
 def _refuse(name: str, advice: str) -> Callable[..., NoReturn]:
     def method(self: Any, *args: Any, **options: Any) -> NoReturn:
-        raise HFCallError(f"a {type(self).__name__} has no method {name!r}. {advice}")
+        raise HFCallError(f"{a_type(self)} has no method {name!r}. {advice}")
 
     method.__name__, method.__doc__ = name, f"Raise an error: {advice}"
     return method
@@ -56,7 +57,7 @@ def check_state(state: Any, own: Collection[str]) -> None:
     flodl.core.errors.HFError: none of the 1 tensors in the state_dict has a name of this model: ...
     """
     if not isinstance(state, Mapping):
-        raise HFCallError(f"load_state_dict got a {type(state).__name__}; expected a state_dict. {_LOAD}")
+        raise HFCallError(f"load_state_dict got {a_type(state)}; expected a state_dict. {_LOAD}")
     if isinstance(state.get("model"), Mapping):
         raise HFError(
             f"the state_dict has the parts {', '.join(map(str, state))}: it is that of a whole run. Pass the "

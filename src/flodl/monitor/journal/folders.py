@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from flodl.core.files import expand_user
+
 from .codec import FILE
 
 _MAX_DEPTH = 3
@@ -16,7 +18,7 @@ def find_runs(folder: str | os.PathLike[str]) -> list[Path]:
 
     What is inside a run belongs to it. Hidden folders and links to folders are skipped.
     """
-    return [Path(path) for path in _runs(os.fspath(folder), _MAX_DEPTH)]
+    return [Path(path) for path in _runs(str(expand_user(folder)), _MAX_DEPTH)]
 
 
 def _runs(folder: str, depth: int) -> Iterator[str]:

@@ -15,8 +15,8 @@ _EXPECTED = (
     "run_dir of a Monitor."
 )
 _WITHOUT = (
-    "was trained with monitor=False, so there is nothing to show. Omit monitor=False to record a journal "
-    "from the next start on."
+    "was trained with monitor=False, or the file was removed, so there is nothing to show. Without "
+    "monitor=False, a journal is recorded from the next start on."
 )
 
 

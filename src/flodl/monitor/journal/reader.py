@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flodl.core.errors import MonitorError
+from flodl.core.files import expand_user
 
 from . import index
 from .codec import FILE, MAX_LINE_BYTES, Entry, decode
@@ -57,7 +58,7 @@ def _may_be_starting(path: Path) -> bool:
 
 def journal_file(run: str | os.PathLike[str]) -> Path:
     """Return the journal of a run, given its folder or the file itself."""
-    path = Path(run)
+    path = expand_user(run)
     found = path / FILE if path.is_dir() else path
     if found.is_file():
         return found

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from flodl.core import log
 from flodl.core.errors import MonitorError
+from flodl.core.files import expand_user
 
 from ..events import Event
 from ..fork_safety import register_after_fork
@@ -69,7 +70,7 @@ class Journal:
     @classmethod
     def open(cls, run_dir: str | os.PathLike[str]) -> Self:
         """Create the journal of a run, or continue an existing one."""
-        folder = Path(run_dir)
+        folder = expand_user(run_dir)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             return cls(folder)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flodl.core import log
+from flodl.core.files import expand_user
 
 from ..journal import Journal
 from ..snapshot import epoch_record, last_step, merge_history
@@ -23,7 +24,7 @@ from .settings import flatten_config
 def run_folder(owner: object, run_dir: str | os.PathLike[str] | None) -> Path:
     """Return the folder of a run; without `run_dir`, a temporary one that is deleted with its owner."""
     if run_dir is not None:
-        return Path(run_dir)
+        return expand_user(run_dir)
     folder = Path(tempfile.mkdtemp(prefix="flodl-run-"))
     weakref.finalize(owner, _remove, folder, os.getpid())
     return folder
@@ -37,7 +38,7 @@ def _remove(folder: Path, pid: int) -> None:
 def default_name(run_dir: str | os.PathLike[str] | None) -> str:
     """Return the name of the run's folder, or of the program if there is no folder."""
     if run_dir is not None:
-        return Path(run_dir).resolve().name
+        return expand_user(run_dir).resolve().name
     return Path(sys.argv[0] if sys.argv else "").stem or "run"
 
 
@@ -74,7 +75,7 @@ def run_start_data(
     """Return the data of a `run_start` event; the name of the folder tells later whether it was renamed."""
     return {
         "name": name,
-        **({} if run_dir is None else {"folder": Path(run_dir).resolve().name}),
+        **({} if run_dir is None else {"folder": expand_user(run_dir).resolve().name}),
         **config_data(total_epochs, config, origins),
         "pid": os.getpid(),
         "host": socket.gethostname(),

@@ -5,10 +5,9 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
-from flodl.core.files import replace_atomic
+from flodl.core.files import expand_user, replace_atomic
 
 from ..events import Event
 from .sink import open_to_append
@@ -25,6 +24,7 @@ class Csv:
     then rewritten, so that all rows match.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> folder = tempfile.TemporaryDirectory()
     >>> sink = Csv(Path(folder.name) / "run.csv")
     >>> sink.write(Event("epoch", {"epoch": 0, "metrics": {"loss": 0.5}}, time_s=1.0))
@@ -38,7 +38,7 @@ class Csv:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
+        self._path = expand_user(path)
         self._columns: list[str] = []
         if self._path.exists():
             with open(self._path, encoding="utf-8", newline="") as file:

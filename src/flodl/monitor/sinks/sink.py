@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TextIO
+
+from flodl.core.files import expand_user
 
 from ..events import Event
 
@@ -71,6 +72,7 @@ def open_to_append(path: str | os.PathLike[str]) -> TextIO:
     """Open a text file for appending; terminate a last line that a crash truncated.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "run.jsonl"
     ...     _ = path.write_text('{"complete": 1}\\n{"truncated')
@@ -78,7 +80,8 @@ def open_to_append(path: str | os.PathLike[str]) -> TextIO:
     ...     path.read_text()
     '{"complete": 1}\\n{"truncated\\n'
     """
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    path = expand_user(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "ab+") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)

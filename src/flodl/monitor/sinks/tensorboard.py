@@ -10,10 +10,10 @@ import os
 import socket
 import struct
 import time
-from pathlib import Path
 from typing import Any
 
 from flodl.core.errors import MonitorError
+from flodl.core.files import expand_user
 
 from .sink import Numbers
 from .tracker import Tracker
@@ -25,10 +25,11 @@ class TensorBoard(Tracker):
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         if not os.fspath(folder):
             raise MonitorError("TensorBoard(''): pass a folder; '.' is the working directory.")
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        folder = expand_user(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         # TensorBoard finds files by "tfevents" in their name, and sorts them by the time.
         name = f"events.out.tfevents.{time.time_ns() // 1000:016d}.{socket.gethostname()}.{os.getpid()}"
-        self._file = open(Path(folder) / name, "xb")  # noqa: SIM115
+        self._file = open(folder / name, "xb")  # noqa: SIM115
         self._num_alerts = 0
         self._settings: dict[str, Any] = {}
         self._num_tables = 0

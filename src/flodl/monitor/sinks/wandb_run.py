@@ -6,6 +6,8 @@ import os
 from importlib import import_module
 from typing import Any
 
+from flodl.core.files import expand_user
+
 from .sink import Numbers
 from .tracker import Tracker, require
 
@@ -27,7 +29,7 @@ class WandB(Tracker):
         require("wandb", install="wandb")
         self._project = project
         self._name = name
-        self._folder = folder
+        self._folder = expand_user(folder)
         self._mode = mode
 
     def _open(self, name: str, settings: dict[str, Any], time_s: float) -> None:

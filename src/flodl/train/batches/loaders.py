@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch.utils.data import DataLoader
 
 from flodl.core import CursorError, DataError, TrainError, log
+from flodl.core.formats import a_type
 from flodl.data import Loader
 
 from ..checks.evaluation_samples import uncounted_samples
@@ -255,13 +256,13 @@ def _check_batch_size(data: Any, batch_size: int | None) -> int | None:
         raise TrainError(f"batch_size={batch_size!r} is a string. Pass an integer, such as batch_size=32.")
     if hasattr(batch_size, "shape") or isinstance(batch_size, Sequence):
         raise TrainError(
-            f"batch_size is a {type(batch_size).__name__}. Pass inputs and targets as one dataset: (x, y)."
+            f"batch_size is {a_type(batch_size)}. Pass inputs and targets as one dataset: (x, y)."
         )
     if not isinstance(data, Loader | DataLoader):
         return batch_size
     if batch_size not in (None, data.batch_size):
         raise TrainError(
-            f"batch_size={batch_size} was given with a {type(data).__name__} whose batch_size is "
+            f"batch_size={batch_size} was given with {a_type(data)} whose batch_size is "
             f"{data.batch_size}. Omit batch_size, or pass the data instead of the loader."
         )
     return None

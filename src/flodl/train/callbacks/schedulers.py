@@ -9,6 +9,8 @@ from typing import Any
 
 from torch.optim.lr_scheduler import LRScheduler
 
+from flodl.core.formats import a_type
+
 from .hooks import HOOKS
 
 
@@ -35,7 +37,7 @@ def unsaved_schedulers(callbacks: Iterable[Any]) -> Iterator[str]:
         if found:
             name = getattr(hook, "__name__", type(hook).__name__)
             yield (
-                f"the hook {name} steps a {type(found[0]).__name__}, whose state is in no save: a "
+                f"the hook {name} steps {a_type(found[0])}, whose state is in no save: a "
                 "resumed run would start it from the beginning. Use a hook class with state_dict and "
                 "load_state_dict that are those of the scheduler, or pass a schedule of flodl.optim."
             )

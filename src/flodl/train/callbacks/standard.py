@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flodl.core import TrainError
-from flodl.core.formats import counted
+from flodl.core.formats import a_type, counted
 from flodl.core.integers import is_integer
 from flodl.core.metric_modes import Mode, guess_note, mode_of_metric
 from flodl.core.usage.calls import explain_creation
@@ -239,7 +239,7 @@ class Phase:
         model = trainer.model
         if not isinstance(model, Graph):
             raise TrainError(
-                f"Phase freezes by path, and the model is a {type(model).__name__}, not a Graph. "
+                f"Phase freezes by path, and the model is {a_type(model)}, not a Graph. "
                 "Build it with FlowBuilder, or set requires_grad in your own hook."
             )
         for path in self.freeze:

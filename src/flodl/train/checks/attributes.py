@@ -6,8 +6,7 @@ from inspect import signature
 from typing import Any
 
 from flodl.core import TrainError
-from flodl.core.paths import suggestion
-from flodl.core.usage.attributes import misspelled
+from flodl.core.usage.attributes import misspelled, unknown_attribute
 
 from .calls import ELSEWHERE, UnknownAttributeError
 
@@ -81,11 +80,9 @@ class CheckedAttributes:
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
-        message = f"a {type(self).__name__} has no attribute {name!r}."
-        if name.startswith("_"):
-            raise AttributeError(message, name=name, obj=self)
-        hint = _INSTEAD_OF_READING.get(name) or suggestion(name, _public(type(self)), known_as="attributes")
-        raise UnknownAttributeError(f"{message} {hint}")
+        raise unknown_attribute(
+            self, name, UnknownAttributeError, known=_public(type(self)), instead=_INSTEAD_OF_READING
+        )
 
 
 def _check_assignment(kind: type, name: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
+from flodl.core.formats import a_type
 from flodl.data import Loader, WeightedSampler
 
 
@@ -24,7 +25,7 @@ def uncounted_samples(data: Any) -> Iterator[str]:
     sampler = _sampler_of(data)
     if isinstance(sampler, WeightedSampler | WeightedRandomSampler) and _draws(sampler):
         yield (
-            f"the evaluation loader has a {type(sampler).__name__}, which draws samples by their weights, so "
+            f"the evaluation loader has {a_type(sampler)}, which draws samples by their weights, so "
             "its metrics are not those of the data itself. Leave the sampler out: it belongs in the training "
             "loader."
         )

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from flodl.core import FlodlError, TrainError, log
+from flodl.core.formats import a_type
 from flodl.core.metric_modes import Mode
 from flodl.engine import batch_text
 
@@ -20,7 +21,7 @@ from .names import merge_values
 def check_metrics(metrics: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the metric objects by name, or raise if one is not a metric."""
     if metrics is not None and not hasattr(metrics, "items"):  # a MetricCollection is not a dict
-        raise TrainError(f"metrics is a {type(metrics).__name__}. Name each metric: metrics={{'f1': …}}.")
+        raise TrainError(f"metrics is {a_type(metrics)}. Name each metric: metrics={{'f1': …}}.")
     for name, metric in (metrics or {}).items():
         if name == "loss":
             raise TrainError("a metric is named 'loss', which is reserved. Choose a different name.")

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from flodl.core import TrainError
+from flodl.core.formats import a_type
 
 # What an evaluation adds to the names of its values.
 PREFIX = "eval_"
@@ -27,9 +28,9 @@ def check_names(values: Iterable[str], *, metrics: Mapping[str, Any] | None = No
             )
         if metrics and name in metrics:
             raise TrainError(
-                f"the step function returns a value named {name!r}, and metrics= has a "
-                f"{type(metrics[name]).__name__} of that name. Both would be reported as "
-                f"'eval_{name}'. Rename one of them."
+                f"the step function returns a value named {name!r}, and metrics= has "
+                f"{a_type(metrics[name])} of that name. Both would be reported as 'eval_{name}'. Rename one "
+                "of them."
             )
 
 

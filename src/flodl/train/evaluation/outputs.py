@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from flodl.core import FlodlError, TrainError
+from flodl.core.formats import a_type
 from flodl.engine import explained
 
 Outputs = Callable[..., tuple[Any, Any]]
@@ -34,9 +35,9 @@ def predict(
             error.add_note("This error is from outputs=, which returns predictions and targets for metrics=.")
         raise
     if not isinstance(found, tuple | list) or len(found) != 2:
-        kind = f"{type(found).__name__} of {len(found)}" if isinstance(found, tuple | list) else None
+        kind = a_type(found) + (f" of {len(found)}" if isinstance(found, tuple | list) else "")
         raise TrainError(
-            f"outputs returned a {kind or type(found).__name__}. Return predictions and targets: "
+            f"outputs returned {kind}. Return predictions and targets: "
             f"{fitting_outputs(model, step_fn, arguments)}."
         )
     return found[0], found[1]

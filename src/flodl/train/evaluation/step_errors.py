@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from flodl.core import StepError
+from flodl.core.formats import a_type
 
 _MODEL_NAMES = frozenset({"model", "m", "net", "network", "module"})
 
@@ -89,8 +90,8 @@ def _describe(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     if isinstance(value, Mapping):
-        return f"a {type(value).__name__} with {', '.join(map(repr, value))}"
-    return f"a {type(value).__name__}"
+        return f"{a_type(value)} with {', '.join(map(repr, value))}"
+    return f"{a_type(value)}"
 
 
 def _parameters(arguments: tuple[Any, ...]) -> str:

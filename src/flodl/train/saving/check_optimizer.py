@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Adagrad, Optimizer
 
 from flodl.core import TrainError
+from flodl.core.formats import a_type
 
 # Chosen by torch or the training step for the device; they have no effect on the shape of the state.
 _IMPLEMENTATION: dict[str, Any] = {
@@ -76,7 +77,7 @@ def check_states(saved: Any, optimizer: Optimizer) -> None:
 
 def _parse(saved: Any) -> tuple[list[Mapping[str, Any]], Mapping[int, Mapping[str, Any]]]:
     if not isinstance(saved, Mapping):
-        raise _malformed(f"it is a {type(saved).__name__}")
+        raise _malformed(f"it is {a_type(saved)}")
     groups, states = saved.get("param_groups"), saved.get("state")
     if not isinstance(groups, list) or not all(isinstance(group, Mapping) for group in groups):
         raise _malformed("'param_groups' is not a list of dicts")
@@ -158,7 +159,7 @@ def _check_value(value: Any, example: Any, parameter: Tensor, what: str) -> None
     """Raise unless a value of the state is like the example for a small parameter."""
     if not isinstance(example, Tensor):
         if example is not None and not _is_alike(value, example):
-            raise _malformed(f"{what} is {value!r:.80}, expected a {type(example).__name__}")
+            raise _malformed(f"{what} is {value!r:.80}, expected {a_type(example)}")
         return
     if example.numel() == 1 and example.dim() == 0:
         if not _is_number(value):

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
+from flodl.core.formats import a_type
 from flodl.data import Loader
 from flodl.engine import OutsideObjects, OutsideVariable
 
@@ -122,7 +123,7 @@ def unsaved_inner_optimizer(optimizer: Optimizer) -> Iterator[str]:
         held = [each for each in tensors_in(inner.state) if each.numel() > 1] or list(tensors_in(inner.state))
         if held and not is_among(held[0], list(tensors_in(optimizer.state_dict()))):
             yield (
-                f"the optimizer {type(optimizer).__name__} wraps an {type(inner).__name__} ({name!r}), whose "
+                f"the optimizer {type(optimizer).__name__} wraps {a_type(inner)} ({name!r}), whose "
                 "state is in no save, because state_dict() of the wrapper does not contain it: a resumed run "
                 "would start without it. Add it in state_dict and load_state_dict of the wrapper."
             )

@@ -1,0 +1,36 @@
+"""Attributes of a monitor that do not exist raise an error with advice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flodl.core.errors import MonitorError
+from flodl.core.usage.attributes import unknown_attribute
+
+_ARGUMENTS = ("rank", "run_dir", "total_epochs")
+_LOG_STEP = (
+    "Write monitor.log_step(step, {'loss': 0.5}) within an epoch, and monitor.log(epoch, …) at its end."
+)
+# What to write instead of an attribute that others have.
+_INSTEAD = {
+    **dict.fromkeys(("log_epoch", "end_epoch", "epoch"), "Write monitor.log(epoch, {'loss': 0.5})."),
+    **dict.fromkeys(
+        ("add_scalar", "add_scalars", "log_metric", "log_metrics", "log_dict", "record"), _LOG_STEP
+    ),
+    **dict.fromkeys(("end", "stop"), "Write monitor.finish(), or use the monitor in a with block."),
+    **dict.fromkeys(("log_dir", "folder", "path"), "The folder of the run is monitor.run_dir."),
+    **dict.fromkeys(("log_config", "log_params", "config"), "Write monitor.describe({'lr': 0.1})."),
+    **dict.fromkeys(("metrics",), "The metrics of each epoch are in monitor.history."),
+}
+
+
+class UnknownAttributeError(MonitorError, AttributeError):
+    """A monitor does not have this attribute."""
+
+
+class CheckedAttributes:
+    """The base of `Monitor`: an attribute that does not exist raises an error that suggests another."""
+
+    def __getattr__(self, name: str) -> Any:
+        known = [*(one for one in dir(type(self)) if not one.startswith("_")), *_ARGUMENTS]
+        raise unknown_attribute(self, name, UnknownAttributeError, known=known, instead=_INSTEAD)
