@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from flodl.checkpoint import Bundle, is_bundle, latest_bundle, read_bundle
+from flodl.checkpoint import Bundle, read_bundle
 from flodl.core import TrainError
 from flodl.core.formats import counted
 from flodl.data import Loader
@@ -21,15 +22,28 @@ from .run import Run
 from .saving.bundle import load_parts
 from .saving.changed_record import changed_data
 from .saving.check import check_saved_run
-from .saving.damaged import all_damaged, describe_ignored, move_damaged, open_intact
+from .saving.damaged import describe_ignored, move_damaged
 from .saving.differences import differences
-from .saving.directory import BUNDLES, RunDirectory, absolute_path
 from .saving.identity import check_seed
-from .saving.missing_run import similar_folders, why_no_run
+from .saving.resume_source import find_bundle, parse_resume
 from .saving.undo import all_or_nothing
 from .session import Session
 
 _DATA = ("data", "eval_data")
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """A saved run that is to be loaded."""
+
+    bundle: Bundle
+    parts: dict[str, Any]
+    # Whether it is in the folder of this run.
+    is_own: bool
+    # Whether it is of a program that had completed this call of `fit`, which then trains nothing.
+    has_returned: bool
+    # Whether such a call has loaded it before, in this process.
+    was_loaded: bool
 
 
 def resume_run(
@@ -66,46 +80,69 @@ def resume_run(
         run.when_begun(lambda: _warn(run, move_damaged(directory, newer_than=None)))
         _warn(run, describe_ignored(directory))
         return False
+    # Its checksums were verified when it was found.
+    parts = read_bundle(bundle, verify=False)
+    check_saved_run(session, parts, allow_different_structure=allow_different_structure)
+    is_own = directory is not None and bundle.path.parent == directory.bundles
+    made = list(parts["trainer"].get("fit_calls", ())) if is_own else []
+    has_returned = not calls.loads_again and made[:1] == [max_epochs]
+    saved = _Saved(bundle, parts, is_own, has_returned, was_loaded=calls.loads_again)
+    own_seed = loader.seed
+    if not has_returned:
+        _check_goal(run, saved, own_seed, max_epochs)
+    check_ranges(parts, on_ranks=bool(session.settings.devices))
+    found = [line for line in _load(run, saved, loader, max_epochs) if line not in calls.reported]
+    calls.loads_again = run.progress.has_returned = has_returned
+    if has_returned:
+        calls.returned = made
+        calls.reported.update(found)
+    if run.is_complete and not has_returned:
+        if loader.seed != own_seed:
+            found.append(f"the seed is now {own_seed}, was {loader.seed}")
+        run.progress.differences, found = found, []  # said where the run ends
+    _report(run, saved, found, source=source)
+    if not saved.was_loaded:
+        _call_on_resume(run, own_folder=is_own)
+    return True
+
+
+def _check_goal(run: Run, saved: _Saved, own_seed: int, max_epochs: int | None) -> None:
+    """Raise if the saved run has more epochs than are asked for, or other limits."""
+    session, done = run.session, len(saved.parts["history"])
+    _check_epochs(done, max_epochs, source=None if saved.is_own else saved.bundle.path)
+    if saved.is_own and session.settings.seed is None and done == run.progress.total_epochs:
+        assert run.directory is not None
+        check_seed(run.directory.path, saved.parts, seed=own_seed)
+    if run.stage is not Stage.CLOSED:
+        check_same_limit(saved.parts["trainer"].get("limit"), run.progress.limit)
+
+
+def _load(run: Run, saved: _Saved, loader: Loader, max_epochs: int | None) -> list[str]:
+    """Load a saved run, all or nothing, and describe its differences from this program."""
+    session, parts, is_own = run.session, saved.parts, saved.is_own
+    # Before anything is loaded: a load changes what modules, hooks and schedules contain.
+    ratios = group_ratios(session.train_step.schedule)
+    run.recorder.observe_data(loader, run.progress.eval_data)
+    record = run.recorder.compared(session)
+    if saved.has_returned:
+        record = {name: one for name, one in record.items() if name not in _DATA}
 
     def start() -> None:
         run.start()
         session.start.optimizer = optimizer_settings(session.optimizer)
         session.start.modes = modes_of(session.model)
 
-    # Before anything is loaded: a load changes what modules, hooks and schedules contain.
-    ratios = group_ratios(session.train_step.schedule)
-    run.recorder.observe_data(loader, run.progress.eval_data)
-    record = run.recorder.compared(session)
-    # Its checksums were verified when it was found.
-    parts = read_bundle(bundle, verify=False)
-    own_folder = directory is not None and bundle.path.parent == directory.bundles
-    check_saved_run(session, parts, allow_different_structure=allow_different_structure)
-    saved, own_seed, was_loaded = parts["trainer"], loader.seed, calls.loads_again
-    made = list(saved.get("fit_calls", ())) if own_folder else []
-    has_returned = not was_loaded and made[:1] == [max_epochs]
-    if not has_returned:
-        _check_epochs(len(parts["history"]), max_epochs, source=None if own_folder else bundle.path)
-        if (
-            own_folder
-            and session.settings.seed is None
-            and len(parts["history"]) == run.progress.total_epochs
-        ):
-            assert directory is not None
-            check_seed(directory.path, parts, seed=own_seed)
-        if run.stage is not Stage.CLOSED:
-            check_same_limit(saved.get("limit"), run.progress.limit)
-    check_ranges(parts, on_ranks=bool(session.settings.devices))
     with all_or_nothing(session, run.cursor, loader, run.hooks):
         load_parts(
             session,
             parts,
             loaders=run.loaders,
-            loader=None if has_returned else loader,
+            loader=None if saved.has_returned else loader,
             hooks=run.hooks,
             start=start,
-            with_modes=own_folder,
+            with_modes=is_own,
         )
-        if not has_returned:
+        if not saved.has_returned:
             _check_inside(session, max_epochs)
         session.start.is_fresh = False
         groups, modes = session.start.optimizer, session.start.modes
@@ -119,49 +156,47 @@ def resume_run(
             groups=groups,
             ratios=ratios,
             modes=modes,
-            own_folder=own_folder,
+            own_folder=is_own,
             config=run.recorder.config,
-            record={name: one for name, one in record.items() if not (has_returned and name in _DATA)},
+            record=record,
         )
         run.recorder.settle_hooks(parts.get("config") or {})
         # The next start is compared with the first one, too.
-        session.start.optimizer = saved.get("optimizer_at_start") or groups
-        if own_folder:
-            session.start.modes = saved.get("modes_at_start") or modes
-    if own_folder:
-        session.start.earlier_record = parts.get("config") or {}
-        assert run.saver is not None
-        run.saver.mark_saved()
-        own = run.saver.directory
-        found = [*own.identity.compare(own.read_config(), parts["trainer"]), *found]
-        run.when_begun(lambda: _warn(run, move_damaged(directory, newer_than=bundle)))
-    else:
-        session.start.source = str(bundle.path)
+        session.start.optimizer = parts["trainer"].get("optimizer_at_start") or groups
+        if is_own:
+            session.start.modes = parts["trainer"].get("modes_at_start") or modes
+    if not is_own:
+        session.start.source = str(saved.bundle.path)
         session.start.buffers = ((parts.get("config") or {}).get("model") or {}).get("buffers")
-    found = [line for line in found if line not in calls.reported]
-    calls.loads_again = run.progress.has_returned = has_returned
-    if has_returned:
-        calls.returned = made
-        calls.reported.update(found)
-    restarts = not own_folder and any(isinstance(hook, EarlyStopping) for hook in run.hooks.all)
-    notes = ["EarlyStopping starts counting from scratch"] if restarts else []
-    if own_folder and isinstance(source, Path) and not bundle.path.is_relative_to(source):
+        return found
+    session.start.earlier_record = parts.get("config") or {}
+    assert run.saver is not None
+    run.saver.mark_saved()
+    directory = run.saver.directory
+    run.when_begun(lambda: _warn(run, move_damaged(directory, newer_than=saved.bundle)))
+    return [*directory.identity.compare(directory.read_config(), parts["trainer"]), *found]
+
+
+def _report(run: Run, saved: _Saved, found: list[str], *, source: str | Path) -> None:
+    """Report what was loaded, and the differences that were found."""
+    session, bundle = run.session, saved.bundle
+    where = f"resumed after {counted(bundle.step, 'update')}, {session.epochs_in_words}"
+    if not bundle.step:
+        where = "starts with a save from before the first update"
+    if saved.has_returned:
+        epochs = run.progress.total_epochs
+        where = f"{where}; this call, fit(epochs={epochs}), was completed before, so it trains nothing"
+    notes = []
+    if not saved.is_own and any(isinstance(hook, EarlyStopping) for hook in run.hooks.all):
+        notes.append("EarlyStopping starts counting from scratch")
+    if saved.is_own and isinstance(source, Path) and not bundle.path.is_relative_to(source):
         notes.append(f"its own folder takes precedence over {str(source)!r}")
     best, session.start.restored_step = session.start.restored_step, None
-    if own_folder and best is not None and best != bundle.step and not was_loaded:
+    if saved.is_own and best is not None and best != bundle.step and not saved.was_loaded:
         notes.append(
             f"restore_best had loaded the weights of step {best}, which this replaces; to train from those, "
             "pass the bundle that restore_best returns as resume=… with another checkpoint_dir"
         )
-    if run.is_complete and not has_returned:
-        if loader.seed != own_seed:
-            found.append(f"the seed is now {own_seed}, was {loader.seed}")
-        run.progress.differences, found = found, []  # said where the run ends
-    where = f"resumed after {counted(bundle.step, 'update')}, {session.epochs_in_words}"
-    if not bundle.step:
-        where = "starts with a save from before the first update"
-    if has_returned:
-        where = f"{where}; this call, fit(epochs={max_epochs}), was completed before, so it trains nothing"
     message = "; ".join([where, *notes, *found])
     if found:
         run.reports.warn(message)
@@ -169,9 +204,6 @@ def resume_run(
         run.reports.note(message)
     else:
         run.reports.event("alert", message=message, level="info")
-    if not was_loaded:
-        _call_on_resume(run, own_folder=own_folder)
-    return True
 
 
 def _call_on_resume(run: Run, *, own_folder: bool) -> None:
@@ -224,76 +256,3 @@ def _check_inside(session: Session, max_epochs: int | None) -> None:
 def _warn(run: Run, warning: str) -> None:
     if warning:
         run.reports.warn(warning)
-
-
-def find_bundle(directory: RunDirectory | None, source: str | Path, *, given: Any) -> Bundle | None:
-    """Return the bundle to resume from: that of this run if there is one, else the one the user names.
-
-    `given` is what the user wrote for `source`.
-    """
-    named = source if isinstance(source, Path) else None
-    other = None if named is None else _bundle_in(named)
-    if directory is None:
-        if source == "must":
-            raise TrainError(f"resume={given!r} needs a checkpoint_dir.")
-        return other
-    own, damage = directory.find()
-    if own is None and damage and source != "never":
-        raise all_damaged(directory.bundles, damage, is_own=True)
-    folder = repr(str(directory.bundles))
-    if own is None and source == "must":
-        raise TrainError(
-            f"resume={given!r} needs a saved run, but checkpoint_dir {str(directory.path)!r} "
-            f"{why_no_run(directory.path)} resume='auto' starts a new run where there is none."
-        )
-    if own is not None and source == "never":
-        raise TrainError(
-            f"resume={given!r}, and {folder} contains a run up to step {own.step}. "
-            "Choose a different checkpoint_dir, or resume='auto' to continue it."
-        )
-    if named is not None and other is not None and own is not None:
-        _check_not_older(directory, named, other, own)
-    return own or other
-
-
-def parse_resume(resume: Any) -> str | Path:
-    """Return "auto", "must", "never", or the path of an existing folder."""
-    if isinstance(resume, bool):
-        return "must" if resume else "never"
-    if resume in ("auto", "must", "never"):
-        return str(resume)
-    if not resume or not isinstance(resume, str | PathLike):
-        raise _invalid(resume)
-    folder = absolute_path(resume, option="resume")
-    if not folder.is_dir():
-        raise _invalid(resume, similar_folders(folder))
-    return folder
-
-
-def _bundle_in(folder: Path) -> Bundle:
-    """Return the bundle at a path, or the newest intact one in it."""
-    if is_bundle(folder):
-        return open_intact(folder)
-    inside = folder / BUNDLES if (folder / BUNDLES).is_dir() else folder
-    found, damage = latest_bundle(inside)
-    if found is None:
-        raise all_damaged(inside, damage, is_own=False) if damage else _invalid(str(folder))
-    return found
-
-
-def _check_not_older(directory: RunDirectory, named: Path, other: Bundle, own: Bundle) -> None:
-    """Raise if the user names a bundle of this run that is not its newest."""
-    is_ours = other.path == named and named.parent.resolve() == directory.bundles.resolve()
-    if is_ours and other.step < own.step:
-        raise TrainError(
-            f"{str(named)!r} is at step {other.step}, and the run in the same folder is at step "
-            f"{own.step}: the next start could not tell which of the two to resume. Choose a different "
-            "checkpoint_dir to resume from there, or move the newer bundles away."
-        )
-
-
-def _invalid(resume: Any, hint: str = "") -> TrainError:
-    advice = hint or "Pass the checkpoint_dir of another run, or one of its bundles."
-    return TrainError(
-        f"resume={resume!r} is not 'auto', 'must', 'never' or a folder with an intact bundle. {advice}"
-    )
