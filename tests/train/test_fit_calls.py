@@ -92,7 +92,7 @@ def test_a_call_that_was_completed_trains_nothing_and_says_so(program, capsys):
     capsys.readouterr()
     program(monitor=None)
     printed = "".join(capsys.readouterr())
-    assert "this call, fit(epochs=2), was completed before, so it trains nothing" in printed
+    assert "this call, fit(epochs=2), had already completed, so there is nothing to train" in printed
     assert "nothing is left to train" not in printed
     assert "data.content" not in printed
 

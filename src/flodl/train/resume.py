@@ -40,7 +40,7 @@ class _Saved:
     parts: dict[str, Any]
     # Whether it is in the folder of this run.
     is_own: bool
-    # Whether it is of a program that had completed this call of `fit`, which then trains nothing.
+    # Whether the program that saved it had completed this call of `fit`, so that there is nothing to train.
     has_returned: bool
     # Whether such a call has loaded it before, in this process.
     was_loaded: bool
@@ -185,7 +185,9 @@ def _report(run: Run, saved: _Saved, found: list[str], *, source: str | Path) ->
         where = "starts with a save from before the first update"
     if saved.has_returned:
         epochs = run.progress.total_epochs
-        where = f"{where}; this call, fit(epochs={epochs}), was completed before, so it trains nothing"
+        where = (
+            f"{where}; this call, fit(epochs={epochs}), had already completed, so there is nothing to train"
+        )
     notes = []
     if not saved.is_own and any(isinstance(hook, EarlyStopping) for hook in run.hooks.all):
         notes.append("EarlyStopping starts counting from scratch")

@@ -210,7 +210,7 @@ class Run:
         elif self.recorder.has_other_weights and (note := other_weights_note(self.session)):
             self.reports.note(note)
         self.report_changed(changed)
-        # The program has set these itself, as one that thaws a part after the first epochs.
+        # The program has set these itself, for example by thawing a part after the first epochs.
         self.report_changed(settings, as_note=True)
 
     def report_changed(self, changed: Iterable[str], *, as_note: bool = False) -> None:
@@ -281,7 +281,7 @@ class Run:
             self.reports.note(f"no eval_data, so metrics ({names}) are computed only by trainer.evaluate")
 
     def report_no_epoch(self) -> None:
-        """Report once that batches are trained on outside an epoch, so that nothing follows on its end."""
+        """Report once that batches are trained on outside an epoch, which therefore never ends."""
         if "no epoch" in self.reported:
             return
         self.reported.add("no epoch")

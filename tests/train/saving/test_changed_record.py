@@ -749,6 +749,6 @@ def test_a_group_that_is_added_between_two_fits_is_reported_and_recorded(make, t
     trainer.fit(samples(), epochs=1, batch_size=5)
     optimizer.add_param_group({"params": list(model.head.requires_grad_(True).parameters()), "lr": 0.1})
     trainer.fit(samples(), epochs=2, batch_size=5)
-    assert "the optimizer has 2 parameter groups now, before 1" in alerts(tmp_path)[0]
+    assert "the optimizer now has 2 parameter groups; it had 1 before" in alerts(tmp_path)[0]
     record = json.loads((tmp_path / "config.json").read_text())["trainer"]["optimizer_settings"]
     assert [group["parameters"] for group in record.values()] == [["body"], ["head"]]

@@ -52,14 +52,16 @@ def earlier_run(session: Session) -> EarlierRun | None:
 
 
 def other_weights_note(session: Session) -> str:
-    """Return that a trainer continues from weights that the program has changed since it trained last; "" if
-    another trainer has changed them."""
+    """Return a note that a trainer continues from weights that the program has changed since.
+
+    It is "" if another trainer has changed them.
+    """
     found = _ended.get(session.model)
     if found is not None and found.session() is not session and found.versions == _versions(session.model):
         return ""
     return (
-        "since this trainer trained last, the weights were changed: it continues from these, with the state "
-        "that the optimizer has from the earlier ones"
+        "since this trainer trained last, the weights were changed: it continues from the new weights, with "
+        "the optimizer state from the old ones"
     )
 
 

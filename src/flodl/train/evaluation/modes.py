@@ -81,9 +81,9 @@ def note_of_chosen(model: nn.Module) -> str:
     if not still:
         return ""
     return (
-        f"the model is in evaluation mode and {training!r} in training mode, and they stay so: "
-        f"{still[0][0]!r} ({type(still[0][1]).__name__}) does not behave as in training. To train the whole "
-        "model in training mode, call model.train() before the run"
+        f"the model is in evaluation mode and {training!r} is in training mode, and both stay that way: "
+        f"{still[0][0]!r} ({type(still[0][1]).__name__}) does not behave as it does in training. To "
+        "train the whole model in training mode, call model.train() before the run"
     )
 
 

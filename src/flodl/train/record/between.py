@@ -44,7 +44,9 @@ class State:
     def changed(self, now: State) -> list[str]:
         """Describe which settings a later state has changed, one line each."""
         if now.num_groups != self.num_groups:
-            return [f"the optimizer has {now.num_groups} parameter groups now, before {self.num_groups}"]
+            return [
+                f"the optimizer now has {now.num_groups} parameter groups; it had {self.num_groups} before"
+            ]
         known = {name: item for name, item in now.modes.items() if item is not None}
         before = {name: self.modes[name] for name in known if self.modes[name] is not None}
         return [
@@ -53,7 +55,7 @@ class State:
         ]
 
     def has_other_weights(self, now: State) -> bool:
-        """Return whether the weights of a later state are known to be others."""
+        """Return whether the weights of a later state are known to differ."""
         return bool(self.weights and now.weights) and self.weights != now.weights
 
     def overlay(self, now: State, session: Session) -> dict[str, Any]:
@@ -79,7 +81,7 @@ def merged(record: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, A
     found = dict(record)
     for name, item in changed.items():
         inner = found.get(name)
-        # Other groups of parameters replace all of them.
+        # If the parameter groups differ, the new ones replace all of the old ones.
         if isinstance(item, Mapping) and isinstance(inner, Mapping) and _groups_in(item) <= _groups_in(inner):
             found[name] = merged(inner, item)
         else:

@@ -98,7 +98,7 @@ def _with_settings(optimizer: Optimizer, saved: Mapping[str, Any]) -> Optimizer:
     replica.state = defaultdict(dict)
     replica.param_groups = [dict(group) for group in optimizer.param_groups]
     try:
-        # A class of the user may add keys of its own, and need them.
+        # A user-defined class may add keys of its own and depend on them.
         settings = {**saved, "state": {}, "param_groups": list(saved["param_groups"])}
         type(optimizer).load_state_dict(replica, settings)
     except Exception as error:  # any class may be an optimizer
