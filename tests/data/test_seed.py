@@ -95,7 +95,7 @@ def test_a_resumed_loader_continues_with_the_seed_of_the_cursor(capsys):
     resumed = Loader(DATA, 8)
     resumed.load_state_dict(state)
     assert resumed.seed == 1
-    assert "continuing with seed 1 of the cursor, not 2" in capsys.readouterr().out
+    assert "the saved order continues, with seed 1; seed 2 is not used" in capsys.readouterr().out
     for rest in (batches, saved):
         assert torch.equal(torch.cat(list(resumed)), torch.cat(list(rest)))
 

@@ -1,11 +1,14 @@
 """A program with several calls of `fit`, stopped anywhere and started again."""
 
+import json
+
 import pytest
 import torch
 from torch import nn
 
 from flodl import FlowBuilder, Loader, Trainer
 from flodl.core import TrainError
+from flodl.optim import CosineScheduler
 from flodl.train import EarlyStopping
 
 
@@ -115,6 +118,58 @@ def test_weights_loaded_between_the_calls_are_those_of_the_saved_run(program):
     with pytest.raises(Stopped):
         program(13, between=restart)
     assert weights(program(between=restart)) == weights(whole)
+
+
+def scale_rate(trainer):
+    trainer.scale_lr(0.1)
+
+
+def scale_weight_decay(trainer):
+    for group in trainer.optimizer.param_groups:
+        group["weight_decay"] = (group["weight_decay"] + 0.01) * 2
+
+
+def settings_of(folder):
+    record = json.loads((folder / "config.json").read_text())
+    return record["trainer"]["optimizer_settings"], [start.get("changed") for start in record["starts"]]
+
+
+@pytest.mark.parametrize("schedule", [None, CosineScheduler(0.1, 0.01, 30)])
+@pytest.mark.parametrize("between", [scale_rate, scale_weight_decay])
+def test_settings_scaled_between_the_calls_are_scaled_once(program, tmp_path, capsys, between, schedule):
+    whole = program(folder="whole", between=between, schedule=schedule)
+    with pytest.raises(Stopped):
+        program(14, between=between, schedule=schedule)
+    capsys.readouterr()
+    for _ in range(2):  # the second one finds a finished run
+        resumed = program(between=between, schedule=schedule, monitor=None)
+        assert (resumed.history, weights(resumed)) == (whole.history, weights(whole))
+        assert "continues with its saved" not in "".join(capsys.readouterr())
+    settings, changes = settings_of(tmp_path / "run")
+    wanted, wanted_changes = settings_of(tmp_path / "whole")
+    assert settings == wanted
+    key = "trainer.optimizer_settings"
+    rate_changes = [[one for path, one in (each or {}).items() if path.startswith(key)] for each in changes]
+    wanted_rates = [
+        [one for path, one in (each or {}).items() if path.startswith(key)] for each in wanted_changes
+    ]
+    assert [each for each in rate_changes if each] == [each for each in wanted_rates if each]
+
+
+def test_another_rate_between_the_calls_is_reported_and_ignored(program, capsys):
+    def set_rate(rate):
+        def between(trainer):
+            for group in trainer.optimizer.param_groups:
+                group["lr"] = rate
+
+        return between
+
+    with pytest.raises(Stopped):
+        program(14, between=set_rate(0.01))
+    capsys.readouterr()
+    resumed = program(between=set_rate(0.001), monitor=None)
+    assert "the optimizer continues with its saved lr of 0.01, not 0.001" in "".join(capsys.readouterr())
+    assert resumed.history[-1]["lr"] == 0.01
 
 
 def test_a_first_call_that_stopped_early_is_not_repeated(program):

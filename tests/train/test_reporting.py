@@ -1,8 +1,10 @@
 """What a run reports on the console about its end."""
 
+import json
+
 import pytest
 
-from flodl.monitor import Monitor
+from flodl.monitor import Monitor, read
 from flodl.train.reporting import Reports
 
 
@@ -67,3 +69,15 @@ def test_notes_appear_once_before_during_and_after_a_run_whether_or_not_there_is
     for note in ("between runs", "before it begins", "while it runs", "in a run that does not begin"):
         assert out.count(note) == 1
     assert ("an ordinary line" in out) == (monitor is None)
+
+
+def test_an_option_with_the_name_of_a_trainer_setting_is_kept_beside_it(make, data, tmp_path, monkeypatch):
+    given = {name: {"value": value, "origin": f"--{name}"} for name, value in (("limit", 50), ("epochs", 1))}
+    monkeypatch.setenv("FLODL_RESOLVED_CONFIG", json.dumps(given))
+    make(monitor=None, checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
+    (start,) = [entry.event.data for entry in read(tmp_path) if entry.event.kind == "run_start"]
+    settings = {one["path"]: (one["value"], one["origin"]) for one in start["config"]}
+    assert settings["limit"] == (None, "")
+    assert settings["started_with.limit"] == (50, "--limit")
+    assert settings["epochs"] == (1, "--epochs")
+    assert "started_with.epochs" not in settings

@@ -300,7 +300,7 @@ class Loader:
         is_exact, whole = not isinstance(self._source, Stream), self.batch_size is None
         cursor.check_against(own, is_exact=is_exact, counts_batches=whole)
         if seed != self.seed:
-            log.msg("Loader: continuing with seed %d of the cursor, not %d", seed, self.seed)
+            log.msg("Loader: the saved order continues, with seed %d; seed %d is not used", seed, self.seed)
         self._seed, self._sampler = seed, sampler
         self._iteration += 1
         self._begin_at(cursor.epoch, cursor.position, cursor.source)

@@ -217,16 +217,14 @@ def _with_origins(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
     """Combine the settings of the trainer with the values that the program was started with, and return
     their origins.
 
-    A setting of the trainer has the origin of a value with the same name only if the values are equal.
+    A setting of the trainer has the origin of a value with the same name if the values are equal; otherwise
+    both are kept, that of the program as `started_with.NAME`.
     """
     resolved = {name.replace("-", "_"): entry for name, entry in resolved_config().items()}
-    values = {
-        **config,
-        **{name: entry.get("value") for name, entry in resolved.items() if name not in config},
-    }
-    origins = {
-        name: str(entry.get("origin", ""))
-        for name, entry in resolved.items()
-        if values[name] == entry.get("value")
-    }
+    values, origins = dict(config), {}
+    for name, entry in resolved.items():
+        value = entry.get("value")
+        # An option of the program may have the name of a setting that means something else.
+        path = f"started_with.{name}" if name in config and config[name] != value else name
+        values[path], origins[path] = value, str(entry.get("origin", ""))
     return values, origins

@@ -85,7 +85,7 @@ def resume_run(
     check_saved_run(session, parts, allow_different_structure=allow_different_structure)
     is_own = directory is not None and bundle.path.parent == directory.bundles
     made = list(parts["trainer"].get("fit_calls", ())) if is_own else []
-    has_returned = not calls.loads_again and made[:1] == [max_epochs]
+    has_returned = not calls.loads_again and [call["epochs"] for call in made[:1]] == [max_epochs]
     saved = _Saved(bundle, parts, is_own, has_returned, was_loaded=calls.loads_again)
     own_seed = loader.seed
     if not has_returned:
@@ -127,6 +127,8 @@ def _load(run: Run, saved: _Saved, loader: Loader, max_epochs: int | None) -> li
     if saved.has_returned:
         record = {name: one for name, one in record.items() if name not in _DATA}
 
+    began_with = parts["trainer"].get("optimizer_at_call") if saved.was_loaded else None
+
     def start() -> None:
         run.start()
         session.start.optimizer = optimizer_settings(session.optimizer)
@@ -157,6 +159,7 @@ def _load(run: Run, saved: _Saved, loader: Loader, max_epochs: int | None) -> li
             ratios=ratios,
             modes=modes,
             own_folder=is_own,
+            began_with=began_with,
             config=run.recorder.config,
             record=record,
         )
@@ -170,6 +173,8 @@ def _load(run: Run, saved: _Saved, loader: Loader, max_epochs: int | None) -> li
         session.start.buffers = ((parts.get("config") or {}).get("model") or {}).get("buffers")
         return found
     session.start.earlier_record = parts.get("config") or {}
+    if began_with is not None:
+        session.fit_calls.at_begin = began_with
     assert run.saver is not None
     run.saver.mark_saved()
     directory = run.saver.directory

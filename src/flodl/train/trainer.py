@@ -254,6 +254,7 @@ class Trainer(CheckedAttributes):
         # A mistake in the shape of the data shows in the first update.
         makes_batches = batch_size is not None or isinstance(train_data, Loader)
         as_samples = hint_at_batches(train_data, applies=lambda: makes_batches and not self.updates)
+        self._run.session.fit_calls.begin(self.optimizer)
         with self.running(epochs, limit=limit), as_samples:
             loader = self.loader(train_data, batch_size)
             self._run.progress.eval_data = eval_data
@@ -268,7 +269,7 @@ class Trainer(CheckedAttributes):
                 for warning in chosen_on_training_data(train_data, eval_data, self._run.watched):
                     self._run.reports.warn(warning)
                 self._train(loader, eval_data, epochs)
-        self._run.session.fit_calls.end(epochs)
+        self._run.session.fit_calls.end(epochs, self.optimizer, self.train_step.schedule)
         return self.result()
 
     def _train(self, loader: Loader, eval_data: Any, epochs: int) -> None:

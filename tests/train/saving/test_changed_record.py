@@ -435,7 +435,9 @@ def test_a_change_is_named_when_nothing_is_left_to_train(make, tmp_path, capsys,
     capsys.readouterr()
     fit(tmp_path, 1, make=make, **after)
     reported = capsys.readouterr().err
-    assert "Its results come from the settings it was trained with, not from those of this" in reported
+    assert (
+        "The results come from the settings that the run was trained with, not from those of this" in reported
+    )
     assert said in reported
 
 
@@ -458,7 +460,7 @@ def test_a_finished_run_with_other_settings_says_so_without_a_monitor(make, tmp_
     assert capsys.readouterr().err == ""
     make(Net(), doubled, checkpoint_dir=tmp_path).fit(samples(), epochs=1, batch_size=5)
     reported = capsys.readouterr().err
-    assert "the run is finished, 1 epoch is done" in reported
+    assert "nothing is left to train: 1 epoch is done. The results come from the settings" in reported
     assert "step_fn is now 'squared #" in reported
 
 
@@ -690,7 +692,7 @@ def test_what_hooks_change_during_a_fit_is_not_a_change_between_two_fits(make, t
 
 def test_weights_that_the_program_changes_between_two_fits_are_noted_and_recorded(make, tmp_path):
     told, changed = between(make, tmp_path, lambda trainer: trainer.model.head.weight.data.zero_())
-    assert told.startswith("the weights were changed: it continues from these")
+    assert told.startswith("the weights were changed: it continues from the new weights")
     assert list(changed) == ["trainer.model.weights_at_start"]
 
 

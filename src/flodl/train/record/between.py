@@ -14,6 +14,7 @@ from .modes import describe_modes, sets_own_modes
 
 # What a scheduler of torch may change.
 _SCHEDULED = frozenset({"lr", "momentum", "betas"})
+_MEMBERS = frozenset({"parameters"})
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,10 @@ class State:
             ]
         known = {name: item for name, item in now.modes.items() if item is not None}
         before = {name: self.modes[name] for name in known if self.modes[name] is not None}
+        # The parameters of a group are not named if it has all that are trained, so freezing changes them.
+        left, own = _without(_MEMBERS, self.optimizer), _without(_MEMBERS, now.optimizer)
         return [
-            *changes("optimizer_settings", _settled(now.optimizer, self.optimizer), self.optimizer),
+            *changes("optimizer_settings", _settled(own, left), left),
             *changes("model", {name: known[name] for name in before}, before),
         ]
 

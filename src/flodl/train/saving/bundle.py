@@ -50,6 +50,7 @@ def collect_parts(session: Session, cursor: BatchCursor, hooks: Hooks) -> dict[s
             "optimizer_at_start": session.start.optimizer,
             "limit": session.start.limit,
             "fit_calls": session.fit_calls.made,
+            "optimizer_at_call": session.fit_calls.at_begin,
             "structural_hashes": {path: one.hash for path, one in structures.items()},
             "structures": {path: one.as_metadata() for path, one in structures.items()},
             "parameters": parameter_names(session),

@@ -66,7 +66,7 @@ def nothing_left(epochs: int, changed: Sequence[str]) -> str:
     if not changed:
         return f"nothing is left to train: {done}"
     return (
-        f"nothing is left to train: the run is finished, {done}. Its results come from the settings it was "
+        f"nothing is left to train: {done}. The results come from the settings that the run was "
         f"trained with, not from those of this program: {'; '.join(changed)}"
     )
 

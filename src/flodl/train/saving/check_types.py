@@ -105,6 +105,17 @@ def _are_modes(value: Any) -> bool:
     )
 
 
+def _is_fit_call(value: Any) -> bool:
+    if not isinstance(value, Mapping) or value.keys() != {"epochs", "optimizer", "lr_scale"}:
+        return False
+    settings = _list_of(_is_mapping)
+    return _is_count(value["epochs"]) and settings(value["optimizer"]) and _is_scale(value["lr_scale"])
+
+
+def _is_scale(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and 0 < value < math.inf)
+
+
 _PARTS: dict[str, Check] = {
     "model": lambda value: isinstance(value, Mapping) and all(isinstance(key, str) for key in value),
     "step": _is_mapping,
@@ -133,7 +144,8 @@ _TRAINER: dict[str, Check] = {
     "modes_at_start": _none_or(_are_modes),
     "optimizer_at_start": _none_or(_list_of(_is_mapping)),
     "limit": _none_or(_is_count),
-    "fit_calls": _list_of(_is_count),
+    "fit_calls": _list_of(_is_fit_call),
+    "optimizer_at_call": _none_or(_list_of(_is_mapping)),
     "structural_hashes": _none_or(_dict_of(_is_str)),
     "structures": _none_or(_dict_of(_dict_of(_is_str))),
     "parameters": _none_or(_list_of(_list_of(_is_str))),
@@ -141,5 +153,5 @@ _TRAINER: dict[str, Check] = {
 }
 _OPTIONAL = {
     "spent_s", "num_rollbacks", "skipped_in_a_row", "modes_at_start", "optimizer_at_start", "limit",
-    "fit_calls", "structural_hashes", "structures", "parameters", "labels",
+    "fit_calls", "optimizer_at_call", "structural_hashes", "structures", "parameters", "labels",
 }  # fmt: skip
