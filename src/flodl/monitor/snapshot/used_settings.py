@@ -48,7 +48,7 @@ def _used(
 
 
 def _is_of_user(item: Mapping[str, Any], path: str) -> bool:
-    """Return whether someone has set a value, on the command line or in `config`; other parts are recorded."""
+    """Return whether someone has set a value, on the command line or in `config`; the rest is recorded."""
     return bool(item.get("origin")) or path.startswith("config.") or "." not in path
 
 
