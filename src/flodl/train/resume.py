@@ -20,6 +20,7 @@ from .progress import Stage
 from .ranks.coverage import check_ranges
 from .run import Run
 from .saving.bundle import load_parts
+from .saving.changed_optimizer import ignored_settings
 from .saving.changed_record import changed_data
 from .saving.check import check_saved_run
 from .saving.damaged import describe_ignored, move_damaged
@@ -164,6 +165,12 @@ def _load(run: Run, saved: _Saved, loader: Loader, max_epochs: int | None) -> li
             record=record,
         )
         run.recorder.settle_hooks(parts.get("config") or {})
+        session.start.ignored |= ignored_settings(
+            groups,
+            session.optimizer.param_groups,
+            at_start=parts["trainer"].get("optimizer_at_start"),
+            scheduled=session.schedule is not None,
+        )
         # The next start is compared with the first one, too.
         session.start.optimizer = parts["trainer"].get("optimizer_at_start") or groups
         if is_own:

@@ -4,7 +4,7 @@ import json
 
 from flodl.monitor import Event, Journal
 from flodl.monitor.exports import comparison_json
-from flodl.monitor.snapshot import Focus, compare, summary
+from flodl.monitor.snapshot import Focus, compare, snapshot, summary
 
 
 def run(folder, *, facts=None, set_by_user=(), metrics=(), **settings):
@@ -149,3 +149,37 @@ def test_a_run_with_a_setting_that_changed_differs_from_one_that_always_had_its_
     assert [run["changed"] for run in found["runs"]] == [{"lr": [{"epoch": 2, "was": 2e-3, "now": 1e-3}]}, {}]
     exported = json.loads(comparison_json([changed, whole]))
     assert [run["changed"] for run in exported["runs"]] == [run["changed"] for run in found["runs"]]
+
+
+def test_a_setting_that_a_resumed_run_ignored_has_its_earlier_value(tmp_path):
+    ignored = {"ignored_optimizer_settings.lr": [1e-3], "optimizer_settings.lr": 1e-2}
+    first = {"lr": 1e-2, "config.lr": 1e-2, "step.lr": 1e-2, "optimizer_settings.lr": 1e-2}
+    later = {"lr": 1e-3, "config.lr": 1e-3, "step.lr": 1e-3, **ignored}
+    starts = (first, [0, 1]), (later, [2, 3]), (later, [4, 5]), (first, [6])
+    # The step function reads its own setting, which has an effect.
+    step = {"epoch": 2, "was": 1e-2, "now": 1e-3}
+    resumed = write_starts(tmp_path / "a", *starts[:3])
+    assert summary(resumed)["changed"] == {"step.lr": [step]}
+    config = {item["path"]: item["value"] for item in summary(resumed)["config"]}
+    assert config == {"lr": 1e-2, "config.lr": 1e-2, "step.lr": 1e-3, "optimizer_settings.lr": 1e-2}
+    assert snapshot(resumed)["config"] == summary(resumed)["config"]
+    back = summary(write_starts(tmp_path / "b", *starts))["changed"]
+    assert back == {"step.lr": [step, {"epoch": 6, "was": 1e-3, "now": 1e-2}]}
+
+
+def test_only_the_value_that_was_ignored_is_replaced(tmp_path):
+    ignored = {"ignored_optimizer_settings.lr": [1e-3], "ignored_optimizer_settings.betas": [[0.8, 0.9]]}
+    starts = (
+        ({"head.lr": 1e-2, "lr": 1e-2, "betas": [0.9, 0.99]}, [0]),
+        ({"head.lr": 5e-3, "lr": 1e-3, "betas": [0.8, 0.9], **ignored}, [1]),
+    )
+    found = summary(write_starts(tmp_path, *starts))
+    assert found["changed"] == {"head.lr": [{"epoch": 1, "was": 1e-2, "now": 5e-3}]}
+    config = {item["path"]: item["value"] for item in found["config"]}
+    assert config == {"head.lr": 5e-3, "lr": 1e-2, "betas": [0.9, 0.99]}
+
+
+def test_a_run_that_starts_from_another_one_has_the_settings_that_it_trained_with(tmp_path):
+    settings = {"lr": 1e-3, "ignored_optimizer_settings.lr": [1e-3], "optimizer_settings.lr": 1e-2}
+    found = summary(write_starts(tmp_path, (settings, [0])))
+    assert {item["path"]: item["value"] for item in found["config"]}["lr"] == 1e-2

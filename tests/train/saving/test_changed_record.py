@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 from flodl import Loader
 from flodl.checkpoint import best, last
 from flodl.monitor import read
+from flodl.monitor.snapshot import summary
 from flodl.train import EarlyStopping
 
 config = types.SimpleNamespace(alpha=1.0, unused=0)
@@ -754,3 +755,46 @@ def test_a_group_that_is_added_between_two_fits_is_reported_and_recorded(make, t
     assert "the optimizer now has 2 parameter groups; it had 1 before" in alerts(tmp_path)[0]
     record = json.loads((tmp_path / "config.json").read_text())["trainer"]["optimizer_settings"]
     assert [group["parameters"] for group in record.values()] == [["body"], ["head"]]
+
+
+def descent(**settings):
+    """Return the settings of a trainer whose optimizer has those that the user set."""
+    return {"config": settings, "optimizer": lambda groups: torch.optim.SGD(groups, **settings)}
+
+
+def test_a_rate_that_a_resumed_run_ignores_is_not_recorded_as_changed(make, tmp_path):
+    fit(tmp_path, 2, make=make, **descent(lr=0.01, weight_decay=0.1))
+    for epochs in (3, 4):
+        told = fit(tmp_path, epochs, make=make, **descent(lr=0.001, weight_decay=0.1))[-1]
+        assert "the optimizer continues with its saved lr of 0.01, not 0.001" in told
+        found = summary(tmp_path)
+        assert not {"config.lr", "ignored_optimizer_settings.lr"} & found["changed"].keys()
+        config = {item["path"]: item["value"] for item in found["config"]}
+        assert (config["config.lr"], config["config.weight_decay"]) == (0.01, 0.1)
+        record = json.loads((tmp_path / "config.json").read_text())["trainer"]
+        assert record["ignored_optimizer_settings"] == {"lr": [0.001]}
+        assert record["optimizer_settings"]["lr"] == 0.01
+    fit(tmp_path, 5, make=make, **descent(lr=0.01, weight_decay=0.1))
+    assert "config.lr" not in summary(tmp_path)["changed"]
+    record = json.loads((tmp_path / "config.json").read_text())["trainer"]
+    assert "ignored_optimizer_settings" not in record
+
+
+def test_the_rate_of_a_schedule_takes_effect_and_is_recorded_as_changed(make, tmp_path):
+    def scheduled(lr):
+        return {**descent(lr=lr), "schedule": lambda step: lr}
+
+    fit(tmp_path, 2, make=make, **scheduled(0.01))
+    fit(tmp_path, 3, make=make, **scheduled(0.001))
+    changed = summary(tmp_path)["changed"]
+    assert changed["config.lr"] == [{"epoch": 2, "was": 0.01, "now": 0.001}]
+
+
+def test_a_rate_that_was_ignored_and_is_then_set_between_two_fits_is_recorded_as_changed(make, tmp_path):
+    fit(tmp_path, 1, make=make, **descent(lr=0.01))
+    trainer = make(Net(), squared, checkpoint_dir=tmp_path, monitor=None, **descent(lr=0.001))
+    trainer.fit(samples(), epochs=2, batch_size=5)
+    assert "config.lr" not in summary(tmp_path)["changed"]
+    trainer.optimizer.param_groups[0]["lr"] = 0.001
+    trainer.fit(samples(), epochs=3, batch_size=5)
+    assert summary(tmp_path)["changed"]["config.lr"] == [{"epoch": 2, "was": 0.01, "now": 0.001}]

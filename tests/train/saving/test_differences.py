@@ -12,7 +12,8 @@ from flodl.core import TrainError
 from flodl.graph import structure_of
 from flodl.monitor import read
 from flodl.train import Phase
-from flodl.train.saving.differences import changed_optimizer, changed_settings
+from flodl.train.saving.changed_optimizer import changed_optimizer
+from flodl.train.saving.differences import changed_settings
 
 
 def alerts(folder):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from ..journal import Entry, Reader, dumps
 from .starts import Start
+from .used_settings import used_settings
 
 # More epochs do not change what was trained before, and a run continues with its own random state.
 _NOT_COMPARED = frozenset({"epochs", "torch.initial_seed"})
@@ -37,9 +38,9 @@ def changed_settings(
     newer version of flodl may record more.
     """
     parts: list[_Part] = []
-    for start in starts if len(starts) > 1 else ():
+    for start, config in zip(starts, used_settings(starts)) if len(starts) > 1 else ():
         is_shown = start.first.event.time_s == started_s
-        settings = {str(item.get("path")): item.get("value") for item in start.config}
+        settings = {str(item.get("path")): item.get("value") for item in config}
         if settings and (is_shown or start.has_trained(reader, rank)):
             part = _Part(_epochs_before(start, epochs), _first_step(reader, start, rank), settings)
             parts = [*(one for one in parts if not part.replaces(one)), part]

@@ -13,6 +13,7 @@ from .rank_work import rank_work
 from .series import latest_progress, metric_series, rank_summaries, resource_series, steps_before
 from .starts import Start, starts_of
 from .status import Run, status
+from .used_settings import used_settings
 
 VERSION = 1
 MAX_POINTS = 2000
@@ -94,4 +95,4 @@ def _latest_data(entries: list[Entry]) -> dict[str, Any]:
 def settings_of(starts: list[Start], started_s: float | None) -> list[dict[str, Any]]:
     """Return the settings of the start that is shown, or of the last one before it that has any."""
     shown = max((at for at, start in enumerate(starts) if start.first.event.time_s == started_s), default=-1)
-    return next((config for start in reversed(starts[: shown + 1]) if (config := start.config)), [])
+    return next((config for config in reversed(used_settings(starts[: shown + 1])) if config), [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,28 @@ def merged(record: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, A
         else:
             found[name] = item
     return found
+
+
+def still_ignored(
+    ignored: Mapping[str, Sequence[Any]], changed: Mapping[str, Any] | None
+) -> dict[str, list[Any]]:
+    """Return the settings that a resume has ignored, without values that the program has set since then.
+
+    >>> still_ignored({"lr": [0.001], "momentum": [0.8]}, {"lr": 0.001})
+    {'momentum': [0.8]}
+    """
+    found = {}
+    for name, values in ignored.items():
+        now = _values_of(changed or {}, name)
+        if left := [value for value in values if all(_settled(value, one) != one for one in now)]:
+            found[name] = left
+    return found
+
+
+def _values_of(settings: Mapping[str, Any], name: str) -> list[Any]:
+    """Return the values of a setting in all groups."""
+    inner = [one for item in settings.values() if isinstance(item, Mapping) for one in _values_of(item, name)]
+    return [*inner, settings[name]] if name in settings else inner
 
 
 def _groups_in(settings: Mapping[str, Any]) -> set[str]:

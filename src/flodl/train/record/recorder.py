@@ -16,7 +16,7 @@ from flodl.data import Loader, describe_data
 from ..callbacks.dispatch import Hooks
 from ..evaluation.evaluator import Evaluator
 from ..session import Session
-from .between import State, merged
+from .between import State, merged, still_ignored
 from .code import code_version
 from .hooks import MAX_DEPTH, loaded_hooks, restored_hooks
 from .machine import hardware, torch_flags, versions
@@ -141,7 +141,10 @@ class Recorder:
         return {name: observed.get(name) for name in ("modules", "classes")}
 
     def record(self, session: Session, *, epochs: int, eval_loader: Loader | None) -> dict[str, Any]:
-        """Return JSON data with the same keys for every run and, for equal runs, the same values."""
+        """Return JSON data with the same keys for every run and, for equal runs, the same values.
+
+        Only a resumed run may have `ignored_optimizer_settings`.
+        """
         loader, start, evaluator = session.loader, session.start, self._evaluator
         if self._observed is None:
             self.observe(session)
@@ -162,6 +165,8 @@ class Recorder:
             "hardware": _known(lambda: hardware(session.device)),
             "torch": torch_flags(),
         }
+        if ignored := still_ignored(start.ignored, self._set_between.get("optimizer_settings")):
+            record["ignored_optimizer_settings"] = ignored
         return dict(plain(record, depth=MAX_DEPTH))
 
     def _at_first_start(self, session: Session) -> dict[str, Any]:

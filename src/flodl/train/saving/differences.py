@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, repeat
 from typing import Any
 
 from torch import Tensor, nn
@@ -20,13 +18,12 @@ from ..record.machine import versions
 from ..record.model import describe_buffers
 from ..record.settings import config_of
 from ..session import Session
+from .changed_optimizer import changed_optimizer, changed_ratios
 from .changed_record import changed_record, comparable
 from .label_names import changed_label_names
 
 Modes = Mapping[str, Sequence[str]]
 MAX_NAMES = 3
-# Chosen by the training step, or without effect on the results.
-_NOT_COMPARED = frozenset({"params", "param_names", "fused", "foreach", "capturable", "initial_lr"})
 # The mode, and the words for a name that has it and for one that does not.
 _MODES = (
     ("frozen", "frozen", "trainable"),
@@ -127,43 +124,6 @@ def changed_config(own: Mapping[str, Any], saved: Mapping[str, Any], path: str =
             yield f"{where} is now {now!r}, was {before!r}"
 
 
-def changed_optimizer(
-    own: Iterable[Mapping[str, Any]],
-    loaded: Iterable[Mapping[str, Any]],
-    *,
-    at_start: Iterable[Mapping[str, Any]] | None,
-    scheduled: bool,
-) -> list[str]:
-    """Describe optimizer settings of this program that are ignored: those of the saved run apply.
-
-    A value that is the same as `at_start` of the saved run is not ignored: a hook changed it later.
-    """
-    not_compared = _NOT_COMPARED | ({"lr"} if scheduled else set())
-    found = {
-        f"the optimizer continues with its saved {name} of {_short(after[name])}, not {_short(before[name])}"
-        for before, after, start in zip(own, loaded, chain(at_start or (), repeat({})))
-        for name in before.keys() - not_compared
-        if name in after and not _same(before[name], after[name])
-        if name not in start or not _same(before[name], start[name])
-    }
-    return sorted(found)
-
-
-def changed_ratios(own: Sequence[float], loaded: Sequence[float]) -> list[str]:
-    """Describe rates of groups relative to a schedule that are ignored: those of the saved run apply.
-
-    >>> changed_ratios((0.5, 1.0), (0.1, 1.0))[0].partition("its ")[2]
-    'saved lr of 0.1 times the schedule, not 0.5 times, for a parameter group'
-    """
-    found = {
-        f"the optimizer continues with its saved lr of {_short(after)} times the schedule, not "
-        f"{_short(before)} times, for a parameter group"
-        for before, after in zip(own, loaded)
-        if not _same(before, after)
-    }
-    return sorted(found)
-
-
 def changed_buffers(own: Any, at_start: Any, loaded: Mapping[str, Any]) -> Iterator[str]:
     """Describe buffers for which this program sets another value than at the first start, without effect.
 
@@ -256,29 +216,6 @@ def graph_structures(model: nn.Module, path: str = "") -> dict[str, Structure]:
         return {path: structure_of(model)}
     inner = (graph_structures(child, f"{path}.{name}".lstrip(".")) for name, child in model.named_children())
     return {where: found for hashes in inner for where, found in hashes.items()}
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if _is_number(one) and _is_number(other):
-        # A rate that was on the device has been rounded to float32.
-        return math.isclose(one, other, rel_tol=1e-6)
-    if isinstance(one, Tensor) or isinstance(other, Tensor):
-        return True
-    return bool(one == other)
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        return value.numel() == 1
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, tuple | list):
-        return f"({', '.join(map(_short, value))})"
-    return f"{float(value):g}" if _is_number(value) else repr(value)
 
 
 def _is_all_evaluating(model: nn.Module, modes: Modes) -> bool:
