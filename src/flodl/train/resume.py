@@ -128,7 +128,8 @@ def _load(run: Run, saved: _Saved, loader: Loader, max_epochs: int | None) -> li
     if saved.has_returned:
         record = {name: one for name, one in record.items() if name not in _DATA}
 
-    began_with = parts["trainer"].get("optimizer_at_call") if saved.was_loaded else None
+    call = parts["trainer"].get("optimizer_at_call") if saved.was_loaded else None
+    began_with = parts["trainer"].get("optimizer_at_start") if call is None else call
 
     def start() -> None:
         run.start()
@@ -168,7 +169,7 @@ def _load(run: Run, saved: _Saved, loader: Loader, max_epochs: int | None) -> li
         session.start.ignored |= ignored_settings(
             groups,
             session.optimizer.param_groups,
-            at_start=parts["trainer"].get("optimizer_at_start"),
+            at_start=began_with,
             scheduled=session.schedule is not None,
         )
         # The next start is compared with the first one, too.
@@ -180,8 +181,8 @@ def _load(run: Run, saved: _Saved, loader: Loader, max_epochs: int | None) -> li
         session.start.buffers = ((parts.get("config") or {}).get("model") or {}).get("buffers")
         return found
     session.start.earlier_record = parts.get("config") or {}
-    if began_with is not None:
-        session.fit_calls.at_begin = began_with
+    if call is not None:
+        session.fit_calls.at_begin = call
     assert run.saver is not None
     run.saver.mark_saved()
     directory = run.saver.directory

@@ -41,13 +41,13 @@ def differences(
     ratios: Sequence[float] = (),
     modes: Modes,
     own_folder: bool,
-    began_with: Iterable[Mapping[str, Any]] | None = None,
+    began_with: Iterable[Mapping[str, Any]] | None,
     config: Mapping[str, Any] | None = None,
     record: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Describe every difference; `groups`, `ratios` and `modes` are those of this program before loading.
 
-    `began_with` are the groups with which the saved call of `fit` began, if it was not the first.
+    `began_with` are those with which the saved run began, or its last call of `fit`.
     `config` are the settings of the user, `record` the parts of the record that are known by now.
     """
     saved, recorded = parts["trainer"], parts.get("config") or {}
@@ -65,7 +65,7 @@ def differences(
         *changed_optimizer(
             groups,
             session.optimizer.param_groups,
-            at_start=saved.get("optimizer_at_start") if began_with is None else began_with,
+            at_start=began_with,
             scheduled=session.schedule is not None,
         ),
         *changed_ratios(ratios, group_ratios(session.train_step.schedule)),
