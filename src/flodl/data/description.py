@@ -12,6 +12,7 @@ from flodl.core.contents import Contents, content_hash
 from flodl.core.plain import describe, plain, short_hash
 
 from .augment.augmentation import Compose, plain_function
+from .dataset_files import describe_files
 from .sources import Batches, Columns, Samples
 from .sources.batches import BatchSource
 from .sources.columns import is_array, is_columns
@@ -66,7 +67,15 @@ def describe_data(data: Any) -> dict[str, Any]:
     if isinstance(data, GatherSource):
         arrays = [item for value in vars(data).values() for item in _listed(value) if is_array(item)]
         return found | {"content": _content(arrays)}
-    return found | {"dataset": _settings(data)}
+    return found | {"dataset": _settings(data)} | _files(data)
+
+
+def _files(dataset: Any) -> dict[str, Any]:
+    try:
+        found = describe_files(dataset)
+    except Exception:  # the record of a run must not fail
+        return {}
+    return {"files": found} if found else {}
 
 
 def _settings(dataset: Any) -> Any:
@@ -79,6 +88,7 @@ def _torch_loader(loader: DataLoader[Any]) -> dict[str, Any]:
     known = {id(loader.dataset): "the dataset"}
     sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
     found = {"dataset": _settings(loader.dataset), "sampler": Contents(known).of(sampler)}
+    found |= _files(loader.dataset)
     for name in ("collate_fn", "worker_init_fn"):
         function = getattr(loader, name, None)
         if function is not None and function not in (default_collate, default_convert):

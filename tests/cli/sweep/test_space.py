@@ -1,9 +1,11 @@
 """The values and ranges of a sweep, and the searches over them."""
 
+import random
+
 import pytest
 
 from flodl.cli.sweep.observation import Observation
-from flodl.cli.sweep.search import make_search
+from flodl.cli.sweep.search import make_search, note_of
 from flodl.cli.sweep.space import Choices, Range, dimension_of, grid, parse_dimension
 from flodl.core.errors import SetupError
 
@@ -109,6 +111,55 @@ def test_random_runs_over_lists_do_not_repeat_a_combination():
     search = make_search("random", [Choices("a", (1, 2)), Choices("b", (1, 2))], num_runs=9, seed=0)
     found = {tuple(search.propose(number, [], "min").items()) for number in range(search.num_runs)}
     assert search.num_runs == len(found) == 4
+
+
+@pytest.mark.parametrize("over", [["seed=0..3"], ["n=1..2", "a=x,y"], ["n=1..4:log"]])
+def test_random_runs_over_ranges_of_integers_do_not_repeat_a_combination(over):
+    search = make_search("random", [parse_dimension(text) for text in over], num_runs=10, seed=0)
+    found = {tuple(search.propose(number, [], "min").values()) for number in range(search.num_runs)}
+    assert search.num_runs == len(found) == 4
+    assert "4 combinations, so there are 4 runs instead of 10" in note_of(search)
+
+
+def test_a_rare_combination_is_found_when_all_others_have_run():
+    search = make_search("random", [parse_dimension("n=1..20000:log")], num_runs=20_000, seed=0)
+    observed = [Observation({"n": number}) for number in range(1, 20_000)]
+    assert search.propose(0, observed, "min") == {"n": 20_000}
+
+
+def test_a_space_with_fractions_or_enough_combinations_says_nothing():
+    for text in ("lr=0.1..0.9", "seed=0..9", "seed=1,2,3,4,5,6,7,8,9,10", f"seed=0..{10**18}"):
+        search = make_search("random", [parse_dimension(text)], num_runs=10, seed=0)
+        assert search.num_runs == 10
+        assert note_of(search) == ""
+
+
+def test_random_values_without_repeats_are_those_of_independent_draws():
+    space = [parse_dimension("n=0..1000000"), parse_dimension("a=1,2")]
+    search = make_search("random", space, num_runs=5, seed=3)
+    for number in range(5):
+        rng = random.Random(f"3 {number}")
+        expected = {dimension.name: dimension.sample(rng) for dimension in space}
+        assert search.propose(number, [], "min") == expected
+
+
+def test_a_random_search_that_is_created_again_proposes_the_same_and_skips_what_has_run():
+    space = [parse_dimension("seed=0..9")]
+    first, again = (make_search("random", space, num_runs=count, seed=0) for count in (6, 10))
+    values = [first.propose(number, [], "min") for number in range(6)]
+    observed = [Observation(one) for one in values[:3]]
+    assert [again.propose(number, observed, "min") for number in range(3, 6)] == values[3:]
+    without_second = [Observation(one) for one in (values[0], *values[2:])]
+    assert again.propose(1, without_second, "min") == values[1]
+    # An earlier version of flodl has run this one twice.
+    repeated = [Observation(values[3]), Observation(values[3])]
+    assert again.propose(3, repeated, "min") != values[3]
+
+
+def test_many_runs_over_a_large_list_of_combinations_are_random_ones():
+    space = [Choices(name, tuple(range(50))) for name in "abc"]
+    search = make_search("random", space, num_runs=20, seed=0)
+    assert len({tuple(search.propose(number, [], "min").values()) for number in range(20)}) == 20
 
 
 def test_a_grid_with_another_number_of_runs_is_an_error():

@@ -211,6 +211,36 @@ def test_more_runs_extend_a_random_sweep(sweep_project, capfd):
     assert all(second[run["run"]] == run["values"] for run in first)
 
 
+def test_a_dry_run_of_more_runs_than_combinations_runs_each_once_and_says_so(sweep_project, capfd):
+    assert (
+        main(["sweep", "--dry-run", "--search", "random", "--over", "lr=0.1", "--over", "hidden=1..3"]) == 0
+    )
+    shown = capfd.readouterr()
+    runs = [line for line in shown.out.splitlines() if line[:3].isdigit()]
+    assert len(runs) == len({line.partition("--output")[0][3:] for line in runs}) == 3
+    assert shown.err == (
+        "The space has 3 combinations, so there are 3 runs instead of 10: each combination runs once.\n"
+    )
+
+
+@pytest.mark.slow
+def test_a_sweep_that_has_repeated_a_combination_is_resumed_with_new_ones(sweep_project, capfd):
+    words = ["sweep", "--over", "lr=0.1", "--over", "hidden=1..4"]
+    assert main([*words, "--runs", "2"]) == 0
+    first, second = (sweep_project / "runs/sweep-run" / name / "trial.json" for name in ("001", "002"))
+    repeated = json.loads(first.read_text())
+    second.write_text(json.dumps({**repeated, "number": 2}))
+    capfd.readouterr()
+    assert main([*words, "--runs", "4", "--json"]) == 0
+    hidden = [run["values"]["hidden"] for run in sorted_runs(capfd)]
+    assert hidden[0] == hidden[1] == repeated["values"]["hidden"]
+    assert len(set(hidden[1:])) == 3
+
+
+def sorted_runs(capfd):
+    return sorted(json.loads(capfd.readouterr().out)["runs"], key=lambda run: run["run"])
+
+
 def test_the_folder_of_the_runs_cannot_be_swept_over(sweep_project, capfd):
     assert main(["sweep", "--over", "output=a,b"]) != 0
     assert "--output is the folder of a run, which the sweep chooses" in capfd.readouterr().err

@@ -14,6 +14,7 @@ from flodl.checkpoint import best, last
 from flodl.monitor import read
 from flodl.monitor.snapshot import summary
 from flodl.train import EarlyStopping
+from flodl.train.saving.changed_record import changed_record
 
 config = types.SimpleNamespace(alpha=1.0, unused=0)
 SCALE = 1.0
@@ -566,6 +567,51 @@ def test_a_dataset_that_keeps_what_it_reads_is_the_same_in_a_second_fit(make, ca
     trainer.fit(data, epochs=1, batch_size=5)
     trainer.fit(data, epochs=2, batch_size=5)
     assert capsys.readouterr().err == ""
+
+
+class Lazy(Dataset):
+    def __init__(self, path):
+        self.path = path
+
+    def __getitem__(self, index):
+        return torch.load(self.path, weights_only=True)[index], torch.zeros(1)
+
+    def __len__(self):
+        return 20
+
+
+def test_a_file_of_a_dataset_that_was_replaced_is_named_on_resume(make, tmp_path):
+    data = {"data": Lazy(tmp_path / "x.pt"), "eval_data": Lazy(tmp_path / "eval.pt")}
+    for path in ("x.pt", "eval.pt"):
+        torch.save(torch.zeros(20, 3), tmp_path / path)
+    fit(tmp_path / "run", 1, make=make, **data)
+    same = fit(tmp_path / "run", 2, make=make, **data)
+    assert "files" not in "".join(same)
+    recorded = json.loads((tmp_path / "run/config.json").read_text())["trainer"]["data"]["files"]
+    for path in ("x.pt", "eval.pt"):
+        torch.save(torch.ones(20, 3), tmp_path / path)
+    reported = "".join(fit(tmp_path / "run", 3, make=make, **data))
+    assert "eval_data.files.path is now '" in reported
+    assert f" data.files.path is now '{(tmp_path / 'x.pt').stat().st_size} bytes #" in reported
+    assert f"was {recorded['path']!r}" in reported
+
+
+def test_a_file_that_the_dataset_creates_is_no_difference(make, tmp_path):
+    class Caching(Lazy):
+        def __getitem__(self, index):
+            if not self.path.exists():
+                torch.save(torch.zeros(20, 3), self.path)
+            return super().__getitem__(index)
+
+    for epochs in (1, 2):
+        reported = fit(tmp_path / "run", epochs, make=make, data=Caching(tmp_path / "cache.pt"))
+    assert "now" not in "".join(reported)
+
+
+def test_a_record_of_an_older_version_without_files_is_no_difference():
+    now = {"step": {}, "data": {"source": "Lazy", "dataset": "Lazy", "files": {"path": "3 bytes #ba7816bf"}}}
+    before = {"step": {}, "data": {"source": "Lazy", "dataset": "Lazy"}}
+    assert changed_record(now, before) == changed_record(before, now) == []
 
 
 class Weighted(Net):

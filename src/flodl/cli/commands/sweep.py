@@ -22,7 +22,7 @@ from flodl.cli.sweep.definition import Definition, define
 from flodl.cli.sweep.report import as_json, describe_values, table_text, write_table
 from flodl.cli.sweep.run_record import changed_program, check_settings
 from flodl.cli.sweep.runner import SweepRun
-from flodl.cli.sweep.search import ENGINE_SEARCHES, SEARCHES, Search, make_search
+from flodl.cli.sweep.search import ENGINE_SEARCHES, SEARCHES, Search, make_search, note_of
 from flodl.cli.sweep.trials import OUTPUT, Outcome, load_trials, relative, run_folder
 from flodl.core import log
 from flodl.core.errors import ManifestError, SetupError
@@ -110,6 +110,8 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> in
             raise
         hint = f"{error.option_name} is an option of fdl sweep: put it before the command."
         raise click.UsageError(hint, ctx) from None
+    if note := note_of(search):
+        _say(note)
     if options["dry_run"]:
         _show(commands, search, json_output=options["json_output"])
     definitions.check(folder, definition)

@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ _INTEGER = re.compile(r"[-+]?\d+\Z")
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*\Z")
 _NOT_IN_RANGES = re.compile(r"[,/\\\"]")
 _RANGE_KEYS = ("from", "to", "scale", "steps")
-_MAX_GRID = 10_000
+MAX_GRID = 10_000
 
 
 @dataclass(frozen=True)
@@ -221,13 +221,42 @@ def grid(space: Sequence[Dimension]) -> list[dict[str, Any]]:
     [{'a': 1, 'b': 3}, {'a': 1, 'b': 4}, {'a': 2, 'b': 3}, {'a': 2, 'b': 4}]
     """
     points = [dimension.points() for dimension in space]
-    if (size := math.prod(map(len, points))) > _MAX_GRID:
+    if (size := math.prod(map(len, points))) > MAX_GRID:
         origin = space[0].origin
         raise SetupError(
             f"{origin}: the grid has {size} runs. Use fewer values, or --search random --runs N."
         )
     names = [dimension.name for dimension in space]
     return [dict(zip(names, values)) for values in itertools.product(*points)]
+
+
+def num_combinations(space: Sequence[Dimension]) -> int | None:
+    """Return how many combinations a space has; None if a range of it has fractions.
+
+    >>> num_combinations([Choices("a", (1, 2)), Range("seed", 0, 3)])
+    8
+    """
+    size = 1
+    for dimension in space:
+        if isinstance(dimension, Choices):
+            size *= len(dimension.values)
+        elif dimension.is_integer:
+            size *= int(dimension.high) - int(dimension.low) + 1
+        else:
+            return None
+    return size
+
+
+def combinations(space: Sequence[Dimension]) -> Iterator[dict[str, Any]]:
+    """Yield every combination of a space of lists and ranges of integers, one at a time."""
+    if not space:
+        yield {}
+        return
+    first, *others = space
+    values = first.values if isinstance(first, Choices) else range(int(first.low), int(first.high) + 1)
+    for value in values:
+        for rest in combinations(others):
+            yield {first.name: value, **rest}
 
 
 def _flag(name: str) -> str:

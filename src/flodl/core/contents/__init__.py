@@ -2,6 +2,7 @@
 
 from .arrays import content_hash
 from .describer import Contents
+from .files import file_text
 from .origin import is_own_file, is_user_file
 
-__all__ = ["Contents", "content_hash", "is_own_file", "is_user_file"]
+__all__ = ["Contents", "content_hash", "file_text", "is_own_file", "is_user_file"]

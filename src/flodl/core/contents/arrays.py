@@ -45,9 +45,14 @@ def _blocks(value: Any, is_contiguous: bool) -> list[Any]:
     """Return short pieces of a large array from its start to its end, without a copy of the whole."""
     if is_contiguous:
         flat = value.reshape(-1)
-        last = max(0, len(flat) - BLOCK)
-        starts = [last * number // (NUM_BLOCKS - 1) for number in range(NUM_BLOCKS)]
-        return [flat[start : start + BLOCK] for start in starts]
-    last = len(value) - 1
-    rows = [value[last * number // (NUM_BLOCKS - 1)] for number in range(NUM_BLOCKS)]
-    return [row.reshape(-1)[:BLOCK] for row in rows]
+        return [flat[start : start + BLOCK] for start in block_starts(max(0, len(flat) - BLOCK))]
+    return [value[row].reshape(-1)[:BLOCK] for row in block_starts(len(value) - 1)]
+
+
+def block_starts(last: int) -> list[int]:
+    """Return where the 64 parts of something large start, from 0 to `last`.
+
+    >>> block_starts(630)[:3], block_starts(630)[-1]
+    ([0, 10, 20], 630)
+    """
+    return [last * number // (NUM_BLOCKS - 1) for number in range(NUM_BLOCKS)]

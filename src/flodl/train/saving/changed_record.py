@@ -119,6 +119,11 @@ def _changed_data(path: str, now: Any, before: Any) -> Iterator[str]:
         names.append("drop_last")
     for name in names:
         yield from changes(f"{path}.{name}", now.get(name, ABSENT), before.get(name, ABSENT))
+    # An older version of flodl recorded no files, and one that was missing may be a cache.
+    files, saved = now.get("files") or {}, before.get("files") or {}
+    for name in files:
+        if name in saved:
+            yield from changes(f"{path}.files.{name}", files[name], saved[name])
 
 
 def _source(data: Any) -> Any:
