@@ -71,7 +71,7 @@ def test_notes_appear_once_before_during_and_after_a_run_whether_or_not_there_is
     assert ("an ordinary line" in out) == (monitor is None)
 
 
-def test_an_option_with_the_name_of_a_trainer_setting_is_kept_beside_it(make, data, tmp_path, monkeypatch):
+def test_an_option_with_the_name_of_a_trainer_setting_is_recorded_with_it(make, data, tmp_path, monkeypatch):
     given = {name: {"value": value, "origin": f"--{name}"} for name, value in (("limit", 50), ("epochs", 1))}
     monkeypatch.setenv("FLODL_RESOLVED_CONFIG", json.dumps(given))
     make(monitor=None, checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)

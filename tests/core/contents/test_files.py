@@ -42,7 +42,7 @@ def test_all_bytes_of_a_small_file_count_and_64_parts_of_a_large_one(tmp_path):
         assert (file_text(path) != before) is is_noticed
 
 
-def test_pipes_sockets_devices_folders_and_what_is_no_path_are_not_opened(tmp_path, monkeypatch):
+def test_pipes_sockets_devices_folders_and_what_is_not_a_path_are_not_opened(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "pipe")
     with socket.socket(socket.AF_UNIX) as server:
         monkeypatch.chdir(tmp_path)

@@ -596,7 +596,7 @@ def test_a_file_of_a_dataset_that_was_replaced_is_named_on_resume(make, tmp_path
     assert f"was {recorded['path']!r}" in reported
 
 
-def test_a_file_that_the_dataset_creates_is_no_difference(make, tmp_path):
+def test_a_file_that_the_dataset_creates_is_not_a_difference(make, tmp_path):
     class Caching(Lazy):
         def __getitem__(self, index):
             if not self.path.exists():
@@ -608,7 +608,7 @@ def test_a_file_that_the_dataset_creates_is_no_difference(make, tmp_path):
     assert "now" not in "".join(reported)
 
 
-def test_a_record_of_an_older_version_without_files_is_no_difference():
+def test_a_record_of_an_older_version_without_files_is_not_a_difference():
     now = {"step": {}, "data": {"source": "Lazy", "dataset": "Lazy", "files": {"path": "3 bytes #ba7816bf"}}}
     before = {"step": {}, "data": {"source": "Lazy", "dataset": "Lazy"}}
     assert changed_record(now, before) == changed_record(before, now) == []
