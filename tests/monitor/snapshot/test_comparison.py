@@ -125,9 +125,26 @@ def write_starts(folder, *starts):
 
 
 def test_a_setting_that_a_later_start_changed_is_listed_with_its_epoch(tmp_path):
-    starts = [({"lr": 2e-3, "epochs": 4}, range(4)), ({"lr": 1e-3, "epochs": 8, "new": 1}, range(4, 8))]
+    starts = [({"lr": 2e-3, "epochs": 4}, range(4)), ({"lr": 1e-3, "epochs": 8}, range(4, 8))]
     found = summary(write_starts(tmp_path, *starts))
     assert found["changed"] == {"lr": [{"epoch": 4, "was": 2e-3, "now": 1e-3}]}
+
+
+def test_a_setting_that_only_one_start_has_is_listed_and_makes_runs_differ(tmp_path):
+    added = write_starts(tmp_path / "a", ({"lr": 0.2}, [0, 1]), ({"lr": 0.2, "mix": 1}, [2, 3]))
+    whole = write_starts(tmp_path / "b", ({"lr": 0.2, "mix": 1}, [0, 1, 2, 3]))
+    removed = write_starts(tmp_path / "c", ({"lr": 0.2, "mix": 1}, [0, 1]), ({"lr": 0.2}, [2, 3]))
+    without = write_starts(tmp_path / "d", ({"lr": 0.2}, [0, 1, 2, 3]))
+    assert summary(added)["changed"] == {"mix": [{"epoch": 2, "was": None, "now": 1}]}
+    assert summary(removed)["changed"] == {"mix": [{"epoch": 2, "was": 1, "now": None}]}
+    for runs in ((added, whole), (removed, without)):
+        assert compare([summary(run) for run in runs])["differing"] == ["mix"]
+
+
+def test_a_setting_that_only_one_version_of_flodl_records_is_left_out(tmp_path):
+    later = {"versions.flodl": "0.2", "lr": 0.1, "new": 1}
+    starts = ({"versions.flodl": "0.1", "lr": 0.2}, [0, 1]), (later, [2, 3])
+    assert "new" not in summary(write_starts(tmp_path, *starts))["changed"]
 
 
 def test_a_start_that_trains_everything_again_or_nothing_has_changed_no_setting(tmp_path):

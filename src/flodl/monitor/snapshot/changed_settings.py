@@ -12,6 +12,7 @@ from .used_settings import used_settings
 
 # More epochs do not change what was trained before, and a run continues with its own random state.
 _NOT_COMPARED = frozenset({"epochs", "torch.initial_seed"})
+_VERSION = "versions.flodl"
 
 
 class _Part(NamedTuple):
@@ -34,8 +35,8 @@ def changed_settings(
 ) -> dict[str, list[dict[str, Any]]]:
     """Return by path what each start changed, up to the one that is shown, which began at `started_s`.
 
-    A start that has not trained is left out, as is a setting that only one of two starts has recorded: a
-    newer version of flodl may record more.
+    A start that has not trained is left out. A setting that only one of two starts has is None in the other;
+    it is left out if they have different versions of flodl, because a newer one may record more.
     """
     parts: list[_Part] = []
     for start, config in zip(starts, used_settings(starts)) if len(starts) > 1 else ():
@@ -49,11 +50,18 @@ def changed_settings(
     found: dict[str, list[dict[str, Any]]] = {}
     for before, part in pairwise(parts):
         was, now = before.settings, part.settings
-        for path in now:
-            if path in was and path not in _NOT_COMPARED and dumps(now[path]) != dumps(was[path]):
-                change = {"epoch": part.epoch, "was": was[path], "now": now[path]}
+        for path in _compared(was, now):
+            if dumps(now.get(path)) != dumps(was.get(path)):
+                change = {"epoch": part.epoch, "was": was.get(path), "now": now.get(path)}
                 found.setdefault(path, []).append(change)
     return found
+
+
+def _compared(was: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return which settings of two starts are compared."""
+    has_same_version = was.get(_VERSION) == now.get(_VERSION)
+    paths = dict.fromkeys([*now, *was]) if has_same_version else [path for path in now if path in was]
+    return [path for path in paths if path not in _NOT_COMPARED]
 
 
 def _epochs_before(start: Start, epochs: Sequence[Entry]) -> int:

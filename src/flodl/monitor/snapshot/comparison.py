@@ -52,14 +52,15 @@ def compare(summaries: Sequence[Mapping[str, Any]], focus: Focus | None = None) 
     if all("epochs" in each and each["epochs"] == each.get(_TOTAL_EPOCHS) for each in values):
         for each in values:
             del each[_TOTAL_EPOCHS]  # the record of a trainer has it as a setting
-    paths = dict.fromkeys(path for each in values for path in each)
+    # The last start of every run may lack a setting that an earlier one had.
+    paths = dict.fromkeys([*(path for each in values for path in each), *sorted(ever_changed)])
     set_paths = {
         str(item.get("path")) for summary in summaries for item in summary["config"] if item.get("origin")
     }
     settings = {
         path: _Setting(
             tuple(
-                _key(each[path], history.get(path)) if path in each else None
+                _key(each.get(path), history.get(path)) if path in each or path in history else None
                 for each, history in zip(values, changed)
             ),
             path in set_paths,
