@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from flodl import FlowBuilder, Loader, Trainer
+from flodl import FlowBuilder, Loader
 from flodl.core import TrainError
 from flodl.optim import CosineScheduler
 from flodl.train import EarlyStopping
@@ -248,5 +248,4 @@ def test_a_loop_that_changes_its_data_resumes_in_the_middle_of_an_epoch(make, tm
 def test_trainers_of_different_runs_do_not_share_their_calls(make, datasets, tmp_path):
     make(checkpoint_dir=tmp_path / "a").fit(datasets[0], epochs=1, batch_size=4)
     other = make(checkpoint_dir=tmp_path / "b")
-    assert isinstance(other, Trainer)
     assert len(other.fit(datasets[0], epochs=2, batch_size=4, resume=tmp_path / "a").history) == 2

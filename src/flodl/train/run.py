@@ -157,6 +157,7 @@ class Run:
                 stack.callback(saver.directory.release)
                 saver.directory.lock()
             session.stop_reason, self.stage = "", Stage.OPEN
+            # A completed call of `fit` records no start: the next call does what it has left to do.
             if not session.fit_calls.loads_again:
                 self.at_begin = []
             # Before the dry pass, which writes to the parameters when it restores them.

@@ -1,4 +1,4 @@
-"""What to install if the `python -m MODULE` of a command failed because there is no such module."""
+"""What to install when the `python -m MODULE` of a command fails because the module is missing."""
 
 from __future__ import annotations
 
