@@ -22,7 +22,6 @@ from harness import RESULTS, machine
 from .clock import Clock
 from .processes import Conductor, Player
 
-STAGGER_S = 30.0
 QUICK_S = 300.0  # for a row with tiny models, on any machine
 
 
@@ -51,6 +50,7 @@ class Suite:
         parser.add_argument("--rivals", default="", help="regular expression for the names of rivals")
         parser.add_argument("--rounds", type=int, default=7)
         parser.add_argument("--at-once", type=int, default=1, help="rows that are set up at the same time")
+        parser.add_argument("--stagger", type=float, default=30, help="seconds between their starts, on CUDA")
         parser.add_argument("--limit", type=float, default=0, help="seconds per row, instead of the usual")
         parser.add_argument("--quick", action="store_true", help="tiny models, to try the script")
         parser.add_argument("--again", action="store_true", help="measure rows that have a result, too")
@@ -125,7 +125,7 @@ class Suite:
             command = [*self._row_command(name, options, str(folder / f"{index}.json")), "--turn"]
             running[name] = subprocess.Popen([*command, str(folder / f"{index}.turn")])
             # Rivals need the most memory at first.
-            time.sleep(STAGGER_S if index + 1 < len(names) and options.device == "cuda" else 0)
+            time.sleep(options.stagger if index + 1 < len(names) and options.device == "cuda" else 0)
         try:
             while time.monotonic() < deadline and not all(
                 (folder / f"{index}.turn").exists() or running[name].poll() is not None
