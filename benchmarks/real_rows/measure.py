@@ -92,7 +92,9 @@ def in_flodl(sizes: Sizes, model: Model, tier: str) -> Rival:
     def facts() -> dict[str, Any]:
         report = step.report()
         memory = memory_gb()
-        return {"tier": report.tier, "reason": report.reason, "ready_s": reached, **memory}
+        refused = [event.reason for event in report.events if event.cause == "refused"]
+        facts = {"tier": report.tier, "reason": report.reason, "ready_s": reached, **memory}
+        return facts | ({"refused": refused} if refused else {})
 
     return Rival(run, facts)
 
@@ -175,6 +177,8 @@ def memory_gb() -> dict[str, float]:
     return {
         "peak_gb": torch.cuda.max_memory_reserved() / 1e9,
         "kept_gb": torch.cuda.memory_reserved() / 1e9,
+        # The rest of what is kept lies between tensors.
+        "tensors_gb": torch.cuda.memory_allocated() / 1e9,
     }
 
 

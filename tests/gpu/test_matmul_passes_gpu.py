@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from flodl.engine import TrainStep
 from flodl.engine.compile.passes.matmul_times import MatmulTimes
+from flodl.engine.compile.passes.narrow_matmuls import bmm_to_float32
 
 pytestmark = [
     pytest.mark.gpu,
@@ -67,6 +68,26 @@ class Encoder(nn.Module):
         return self.exit(self.layers(x).mean(1))
 
 
+class PositionBias(nn.Module):
+    """Attention with a bias that no fused kernel supports, as in T5: it is computed in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inputs, self.exit = nn.Linear(64, 192), nn.Linear(64, 8)
+        self.bias = nn.Embedding(32, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        queries, keys, values = (
+            part.unflatten(-1, (4, -1)).transpose(1, 2) for part in self.inputs(x).chunk(3, -1)
+        )
+        places = torch.arange(x.shape[1], device=x.device)
+        bias = self.bias((places[:, None] - places).clamp(-16, 15) + 16).permute(2, 0, 1).unsqueeze(0)
+        mixed = nn.functional.scaled_dot_product_attention(
+            queries, keys, values, bias.to(queries.dtype), dropout_p=0.1
+        )
+        return self.exit(mixed.transpose(1, 2).flatten(2).mean(1))
+
+
 MODELS = {
     "an encoder": (lambda: Encoder(batch_first=True), (8, 16, 64)),
     "an encoder with positions first": (lambda: Encoder(batch_first=False), (8, 16, 64)),
@@ -80,13 +101,20 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("batch_first", [True, False])
-def test_a_compiled_encoder_in_half_the_precision_follows_eager(batch_first: bool) -> None:
+HALF_PRECISION = {
+    "an encoder": lambda: Encoder(batch_first=True),
+    "an encoder with positions first": lambda: Encoder(batch_first=False),
+    "attention with a position bias": PositionBias,
+}
+
+
+@pytest.mark.parametrize("name", HALF_PRECISION)
+def test_a_compiled_model_in_half_the_precision_follows_eager(name: str) -> None:
     """The kernels of attention are others there."""
     ends = []
     for tier in ("eager", "compiled"):
         torch.manual_seed(0)
-        net = Encoder(batch_first=batch_first).cuda()
+        net = HALF_PRECISION[name]().cuda()
         x = torch.randn(8, 16, 64, device="cuda", generator=torch.Generator("cuda").manual_seed(1))
         step = TrainStep(
             net,
@@ -122,3 +150,11 @@ def test_a_compiled_step_follows_eager(name: str) -> None:
         ends.append(torch.stack(losses))
     torch.testing.assert_close(ends[1], ends[0], rtol=5e-3, atol=1e-5)
     assert ends[1][-1] < ends[1][0]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_product_in_16_bits_is_returned_as_it_was_summed(dtype: torch.dtype) -> None:
+    left, right = (torch.randn(4, 32, 64, device="cuda", dtype=dtype) for _ in range(2))
+    found = bmm_to_float32(left, right.mT)
+    assert found.dtype is torch.float32
+    torch.testing.assert_close(found, left.float() @ right.float().mT, rtol=1e-4, atol=1e-4)

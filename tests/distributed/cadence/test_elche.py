@@ -147,9 +147,27 @@ def test_a_single_slow_report_is_averaged_over_five():
     train(elche, {0: 20.0, 1: 20.0})
     assert elche.ms[0] == pytest.approx(12.0)
     train(elche, {0: 10.0, 1: 20.0}, windows=4)
-    assert elche.ms[0] == pytest.approx(12.0)
+    # Its 200 batches count for more than the fewer ones of the windows after it.
+    assert elche.ms[0] == pytest.approx(12.3, abs=0.1)
     train(elche, {0: 10.0, 1: 20.0})
     assert elche.ms[0] == pytest.approx(10.0)
+
+
+def test_in_growing_windows_the_speed_of_the_longest_counts_for_most():
+    """A rank is slower once others on the same device do not wait any more, as the windows grow."""
+    elche = ElChe(ranks=[0])
+    for steps, ms in ((10, 84.5), (10, 85.4), (20, 99.5), (40, 102.0), (80, 102.9)):
+        elche.report(0, steps=steps, compute_ms=steps * ms)
+    assert elche.ms[0] == pytest.approx(100.0, abs=0.1)
+
+
+def test_speeds_saved_without_numbers_of_batches_are_read():
+    elche = ElChe(ranks=[0])
+    elche.report(0, steps=10, compute_ms=100.0)
+    state = elche.state()
+    state["speeds"]["reports"] = [[0, [[10.0, 0.0], [20.0, 0.0]]]]
+    elche.restore(state)
+    assert elche.ms[0] == pytest.approx(15.0)
 
 
 def test_a_rank_that_is_hardly_slower_does_not_take_over_the_pace():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import mul
 from typing import Any
 
 COMPUTE, DELIVERED = "compute", "delivered"
@@ -11,7 +12,10 @@ JUMP = 1.3
 
 
 class Speeds:
-    """The mean milliseconds per batch of each rank, over its last reports.
+    """The mean milliseconds per batch of each rank, over the batches of its last reports.
+
+    While windows grow, the last one has the most batches, and its speed counts for most: a rank is slower
+    once others that share its device work, too.
 
     Every report has the time of the computation, and may have the delivered time, which includes waiting for
     data. The delivered scale is used only if every rank has it: ranks on different scales cannot be compared.
@@ -27,8 +31,8 @@ class Speeds:
 
     def __init__(self, num_reports: int) -> None:
         self._most = num_reports
-        # The last times per batch of each rank, on both scales.
-        self._reports: dict[int, tuple[list[float], list[float]]] = {}
+        # The last times per batch of each rank, on both scales, and the numbers of batches.
+        self._reports: dict[int, tuple[list[float], list[float], list[int]]] = {}
         self._missed: dict[int, int] = {}
         # Whether the last report of a rank was much slower (True) or faster (False) than the mean.
         self._jumped: dict[int, bool] = {}
@@ -50,31 +54,31 @@ class Speeds:
             return False
         found = self._reports.get(rank)
         if found is None:
-            found = self._reports[rank] = ([], [])
-        compute, delivered = found
+            found = self._reports[rank] = ([], [], [])
+        compute, delivered, counts = found
         compute.append(compute_ms / steps)
         delivered.append(delivered_ms / steps if 0.0 < delivered_ms < float("inf") else 0.0)
+        counts.append(steps)
         mean = self._compute.get(rank)
         if mean is not None and not mean / JUMP <= compute[-1] <= mean * JUMP:
-            self._jump(rank, compute, delivered, slower=compute[-1] > mean)
+            self._jump(rank, slower=compute[-1] > mean)
         elif self._jumped:
             self._jumped.pop(rank, None)
-        num = len(compute)
-        if num > self._most:
-            del compute[0], delivered[0]
-            num -= 1
-        self._compute[rank] = sum(compute) / num
+        if len(compute) > self._most:
+            del compute[0], delivered[0], counts[0]
+        self._compute[rank] = _mean(compute, counts)
         if 0.0 not in delivered:
-            self._delivered[rank] = sum(delivered) / num
+            self._delivered[rank] = _mean(delivered, counts)
         elif self._delivered:
             self._delivered.pop(rank, None)
         if self._missed:
             self._missed.pop(rank, None)
         return True
 
-    def _jump(self, rank: int, compute: list[float], delivered: list[float], *, slower: bool) -> None:
+    def _jump(self, rank: int, *, slower: bool) -> None:
         if self._jumped.get(rank) is slower:
-            del compute[:-2], delivered[:-2]
+            for values in self._reports[rank]:
+                del values[:-2]
         self._jumped[rank] = slower
 
     def miss(self, rank: int) -> bool:
@@ -101,9 +105,17 @@ class Speeds:
         for rank in list(self._compute):
             self.forget(rank)
         for rank, reports in state["reports"]:
+            # Saves of earlier versions have no numbers of batches.
             compute, delivered = ([each[scale] for each in reports] for scale in (0, 1))
-            self._reports[rank] = (compute, delivered)
-            self._compute[rank] = sum(compute) / len(compute)
+            counts = [each[2] if len(each) > 2 else 1 for each in reports]
+            self._reports[rank] = (compute, delivered, counts)
+            self._compute[rank] = _mean(compute, counts)
             if 0.0 not in delivered:
-                self._delivered[rank] = sum(delivered) / len(delivered)
+                self._delivered[rank] = _mean(delivered, counts)
         self._missed, self._jumped = dict(state["missed"]), dict(state["jumped"])
+
+
+def _mean(times: list[float], counts: list[int]) -> float:
+    """Return the mean time per batch, of reports with this many batches each."""
+    total: float = sum(map(mul, times, counts))
+    return total / sum(counts)

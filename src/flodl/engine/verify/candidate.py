@@ -79,13 +79,14 @@ class CandidateBuilder:
         changed = self._guard.what_changed() if self._guard is not None else None
         return changed or (self.candidate.what_changed() if self.candidate is not None else None)
 
-    def make_room(self) -> None:
+    def make_room(self, runner: Runner | None = None) -> None:
         """Drop the recordings of the candidate while eager runs: together they need the memory of two steps.
 
         `record_again` makes them again, which takes about as long as a step.
         """
-        if isinstance(self.candidate, RecordedRunner) and self.candidate.update_program is None:
-            self.candidate.forget_all()
+        runner = runner or self.candidate
+        if isinstance(runner, RecordedRunner) and runner.update_program is None:
+            runner.forget_all()
 
     def record_again(self, window: list[Micro]) -> None:
         """Make the recordings that were dropped, as the program runs now; nothing is compiled."""
@@ -140,7 +141,7 @@ class CandidateBuilder:
                     break
                 times_s[layout] = self._time(candidates[layout], window, before)
                 # Recorded again if it is the fastest: two recordings at a time need twice the memory.
-                candidates[layout] = self._runner(body)
+                self.make_room(candidates[layout])
             except (NotCapturable, GuardFailed):
                 candidates.pop(layout, None)
                 if layout == list(bodies)[-1] and not candidates:

@@ -29,6 +29,7 @@ from .fx import (
 from .gru import DecomposeGruCells
 from .matmul import BatchAndSplitMatmuls
 from .mutated_buffers import CloneMutatedBuffers
+from .narrow_matmuls import MatmulsIn16Bits
 from .padding import AlignMatmuls
 from .row_order import MatmulInStorageOrder
 from .weight_casts import CastWeightsTogether
@@ -129,6 +130,7 @@ def inductor_options(*, tune: str | None = None) -> dict[str, Any]:
         "joint_custom_pre_pass": PassSequence(
             DecomposeGruCells(),
             DecomposeAddmm(),
+            MatmulsIn16Bits(),
             MatmulInStorageOrder(),
             RecognizeCausalMasks(),
             AttentionWithoutCopies(),
