@@ -243,6 +243,72 @@ def test_a_wrong_gradient_is_found_in_a_model_that_has_memorized_its_batch(monke
     assert "the compiled step differs from eager: the gradients are off by" in step.report().reason
 
 
+class Layer(nn.Module):
+    """With batch norm and bfloat16, rounding errors grow from layer to layer of the backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(64, 64, bias=False), nn.BatchNorm1d(64)
+
+    def forward(self, x, *, num_sums=1):
+        products = (
+            nn.functional.linear(*parts)
+            for parts in zip(x.chunk(num_sums, 1), self.linear.weight.chunk(num_sums, 1))
+        )
+        return self.norm(sum(products)).relu()
+
+
+def chaotic(layers, x, y, *, num_sums=1, change=lambda hidden, place: hidden):
+    *inner, last = layers
+    hidden = x
+    for place, layer in enumerate(inner):
+        hidden = change(layer(hidden, num_sums=num_sums), place)
+    return nn.functional.cross_entropy(last(hidden).float(), y)
+
+
+def trained_chaotically(compiled, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **_: compiled)
+    torch.manual_seed(0)
+    layers = nn.Sequential(*(Layer() for _ in range(16)), nn.Linear(64, 8))
+    optimizer = torch.optim.SGD(layers.parameters(), lr=1e-4)
+    step = TrainStep(layers, optimizer, chaotic, tier="compiled", precision="bf16")
+    for _ in range(10):
+        step(torch.randn(32, 64), torch.randint(8, (32,)))
+    return step
+
+
+def test_gradients_that_are_mostly_rounding_errors_are_compared_by_direction(monkeypatch):
+    step = trained_chaotically(lambda *batch: chaotic(*batch, num_sums=2), monkeypatch)
+    assert step.tier == "compiled", step.report()
+    assert "gradients that are mostly rounding errors, as eager's are, in the same direction" in (
+        step.report().reason
+    )
+
+
+def halved(hidden, place):
+    return hidden if place != 8 else 0.5 * hidden + 0.5 * hidden.detach()
+
+
+def without_a_layer(hidden, place):
+    return hidden if place != 4 else hidden.detach()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda *batch: -chaotic(*batch, num_sums=2),
+        lambda *batch: chaotic(*batch, num_sums=2).detach() + 0 * chaotic(*batch),
+        lambda *batch: chaotic(*batch, num_sums=2, change=halved),
+        lambda *batch: chaotic(*batch, num_sums=2, change=without_a_layer),
+    ],
+    ids=["negated", "zero", "halved", "without the first layers"],
+)
+def test_a_wrong_gradient_is_found_among_rounding_errors(monkeypatch, wrong):
+    step = trained_chaotically(wrong, monkeypatch)
+    assert step.tier == "eager"
+    assert "the compiled step differs from eager" in step.report().reason
+
+
 @pytest.mark.parametrize("part", ["large", "small"])
 def test_nan_gradients_are_refused(monkeypatch, part):
     class Spoiled(torch.autograd.Function):

@@ -52,12 +52,10 @@ def window_parts(
     parts: Parts = {}
     tolerance = TOLERANCE[body.settings.precision]
     gradient_limit, limit = (min(_MOST, times * tolerance) for times in (_GRADIENT, _OTHERS))
-    names = {id(parameter): name for name, parameter in body.model.named_parameters()}
     norms = [_norm(grad, body.device) for grad in grads if grad is not None]
     total = torch.stack(norms).norm() if norms else torch.zeros(())
     small = _SMALL_GRADIENT * tolerance * total
-    for index, (parameter, grad) in enumerate(zip(body.parameters, grads)):
-        name = names.get(id(parameter), f"parameter {index}")
+    for name, grad in zip(parameter_names(body), grads):
         if grad is not None:
             parts[f"the gradient of {name}"] = Part(grad, small, gradient_limit, may_be_rounding=True)
     for name, _ in body.model.named_buffers():
@@ -83,6 +81,12 @@ def window_parts(
             small_value = torch.tensor(_SMALL_VALUE * value.numel() ** 0.5, device=body.device)
             parts[name] = Part(_finite(widened(value)), small_value, limit)
     return parts
+
+
+def parameter_names(body: StepBody) -> list[str]:
+    """Return the dotted path of each parameter of a step; those outside of the model are numbered."""
+    names = {id(parameter): name for name, parameter in body.model.named_parameters()}
+    return [names.get(id(parameter), f"parameter {index}") for index, parameter in enumerate(body.parameters)]
 
 
 def part_distances(one: Parts, other: Parts) -> dict[str, float]:

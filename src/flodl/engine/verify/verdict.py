@@ -8,6 +8,7 @@ from ..program.runner import EagerRunner, Micro
 from ..settings import Tier
 from ..state.snapshot import Snapshot
 from .candidate import CandidateBuilder
+from .direction import Directions
 from .distances import (
     MOSTLY_ROUNDING,
     RoundingNoise,
@@ -23,7 +24,7 @@ from .gradients import (
     relative_difference,
     same_gradients,
 )
-from .parts import part_distances
+from .parts import parameter_names, part_distances
 from .reruns import Reruns, set_gradients
 
 VERIFIED_WINDOWS = 2
@@ -137,9 +138,13 @@ class Verdict:
         failure = failure or self._failure(real, candidate, exact, noise, is_finer=is_finer)
         # Gradients that are mostly rounding say nothing: those of a candidate without any are as close.
         is_proof = noise.total < MOSTLY_ROUNDING or off <= self._tolerance
-        if failure is None and not is_proof:
-            failure = _norm_error(off)
-        elif failure is None or not noise.may_explain(real, candidate):
+        if failure is None and is_proof:
+            return None
+        if failure is None:
+            failure = self._difference_in_direction(real, candidate, exact, off, is_finer=is_finer)
+            if failure is None:
+                return None
+        elif not noise.may_explain(real, candidate):
             return failure
         if self._agrees_elsewhere(runner, before, window):
             self._rounding = f"gradients that are rounding errors; {self._closeness} at other weights"
@@ -206,6 +211,34 @@ class Verdict:
         if doubt and self._doubtful >= MAX_DOUBTFUL:
             return doubt
         self._doubtful += bool(doubt)
+        return None
+
+    def _difference_in_direction(
+        self,
+        real: WindowResult,
+        candidate: WindowResult,
+        exact: WindowResult,
+        off: float,
+        *,
+        is_finer: bool,
+    ) -> str | None:
+        """Compare the direction of gradients that are mostly rounding errors with that of exact ones."""
+        gradients = (result.outputs.gradients for result in (exact, real, candidate))
+        found = Directions(*gradients, device=self._body.device)
+        if not is_finer or not found.of_all.is_known or not found.of_all.may_be_kept:
+            return _norm_error(off)
+        if lost := found.lost():
+            return f"the gradient of {parameter_names(self._body)[lost[0]]} points in another direction"
+        if not found.of_all.is_kept:
+            if self._doubtful >= MAX_DOUBTFUL:
+                return _norm_error(off)
+            self._doubtful += 1
+            return None
+        ours, theirs = found.of_all.candidate, found.of_all.eager
+        self._rounding = (
+            "gradients that are mostly rounding errors, as eager's are, in the same direction "
+            f"(cosine with exact ones {ours:.2g}, eager's {theirs:.2g})"
+        )
         return None
 
     def _make_room(self) -> None:
