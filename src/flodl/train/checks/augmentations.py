@@ -129,9 +129,7 @@ def _parts(augment: Any) -> list[Any]:
 
 
 def _is_random(augment: Any) -> bool:
-    if isinstance(augment, RandomFlip):
-        return 0.0 < augment.p < 1.0
-    return isinstance(augment, RandomCrop) and augment.padding > 0
+    return isinstance(augment, RandomCrop | RandomFlip) and augment.is_random
 
 
 def _is_left_out(normalize: Normalize, trained: Inputs, evaluated: Inputs) -> bool:
