@@ -1,6 +1,7 @@
 """What the journal and the page have of each step besides the loss."""
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -115,3 +116,55 @@ def test_values_are_taken_only_where_the_loss_is_kept(tmp_path):
 
 def test_a_step_without_named_values_that_nobody_logs_has_none(tmp_path):
     assert steps_of(tmp_path, log_every=None) == {}
+
+
+class StopAt:
+    """Ends the run after an update, in one of several ways."""
+
+    def __init__(self, step, how):
+        self.step, self.how = step, how
+
+    def on_step_end(self, trainer, step):
+        if step == self.step:
+            self.how(trainer)
+
+
+def exit_program(trainer):
+    raise SystemExit(75)
+
+
+@pytest.mark.parametrize("how", [lambda trainer: trainer.stop("enough"), exit_program])
+@pytest.mark.parametrize("step_rate", [1e-6, None])
+def test_a_run_that_stops_in_its_first_epoch_ends_with_the_values_of_its_last_step(
+    tmp_path, capsys, how, step_rate
+):
+    torch.manual_seed(0)
+    seen = []
+
+    def noting(model, x, y):
+        loss, values = compute_loss(model, x, y)
+        seen.append((loss.item(), values["error"].item()))
+        return loss, values
+
+    ends = pytest.raises(SystemExit) if how is exit_program else nullcontext()
+    with ends, Monitor(1, tmp_path, step_rate=step_rate, resources=False) as monitor:
+        trainer = Trainer(
+            nn.Linear(4, 1),
+            noting,
+            optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1),
+            device="cpu",
+            monitor=monitor,
+            hooks=[StopAt(3, how)],
+            dry_pass=False,
+        )
+        trainer.fit((torch.randn(32, 4), torch.randn(32, 1)), epochs=1, batch_size=8)
+    last = capsys.readouterr().out.splitlines()[-1]
+    loss, error = seen[-1]
+    assert len(seen) == 3
+    assert f"  | loss: {loss:.4f}  lr: 0.1000  error: {error:.4f}" in last
+    points = [
+        (entry.event.data["step"], *entry.event.data["metrics"].items())
+        for entry in read(tmp_path)
+        if entry.event.kind == "metrics"
+    ]
+    assert len(set(points)) == len(points)

@@ -25,6 +25,7 @@ from .description import describe_augmentation, describe_source
 from .loading.backend import BackendOptions, create_backend
 from .loading.placement import check_memory_cap
 from .loading.resident import Resident
+from .randomness import depends_on_seed
 from .sampling.epoch import Epoch
 from .sampling.order import spans
 from .sampling.samplers import (
@@ -148,6 +149,16 @@ class Loader:
     def seed(self) -> int:
         """The seed of the order: given, or of a cursor that was loaded, or the default of the program."""
         return self._seed
+
+    @property
+    def depends_on_seed(self) -> bool:
+        """Whether another seed may give other batches: by their order, or by random changes of samples.
+
+        >>> data = torch.arange(10)
+        >>> Loader(data, batch_size=4).depends_on_seed, Loader(data, 4, shuffle=False).depends_on_seed
+        (True, False)
+        """
+        return depends_on_seed(self._source, self._sampler, as_augmentation(self._arguments["augment"]))
 
     @property
     def device(self) -> torch.device:
@@ -296,6 +307,8 @@ class Loader:
         cursor = Cursor.read(state)
         seed = self.seed if self._seed_was_given else cursor.seed
         sampler = sampler_for_cursor(self._sampler, cursor.order, self._source.num_samples or 0)
+        if self._seed_was_given and not self.depends_on_seed:
+            cursor = replace(cursor, seed=seed)  # every seed has the same batches
         own = self._cursor_in(cursor.epoch, seed=seed, sampler=sampler)
         is_exact, whole = not isinstance(self._source, Stream), self.batch_size is None
         cursor.check_against(own, is_exact=is_exact, counts_batches=whole)

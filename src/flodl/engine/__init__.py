@@ -1,6 +1,6 @@
 """The training step as one program: eager first, then captured, with the same numbers."""
 
-from .batch.keywords import taking_a_dict
+from .batch.keywords import by_position, taking_a_dict
 from .batch.samples import ambiguous_samples, leading_lengths, num_samples, pieces_of, shapes_in
 from .capture.function import Captured, capture
 from .device.gc_and_sync import Collector, calm_collector, no_waiting
@@ -51,6 +51,7 @@ __all__ = [
     "WrittenAttribute",
     "ambiguous_samples",
     "batch_text",
+    "by_position",
     "calm_collector",
     "capture",
     "carries_attributes",

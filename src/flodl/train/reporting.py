@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from flodl.core import TrainError, log
+from flodl.core import MetricError, MonitorError, TrainError, log
 from flodl.core.environment import monitor_requested, resolved_config
 from flodl.monitor import Event, Monitor
 
@@ -28,6 +28,8 @@ class RunReporter:
         step_metrics: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self._log_every, self._step_metrics = log_every, step_metrics
+        # The update and the epoch of the last loss within an epoch, if the monitor did not take the rest.
+        self._incomplete: tuple[int, int] | None = None
         if monitor is None and monitor_requested():
             monitor = True
         self._monitor: Monitor | None = None
@@ -66,7 +68,8 @@ class RunReporter:
         if self._monitor is not None:
             self._monitor.progress(epoch, step, num_steps)
             if loss is not None and self._log_every is not None and step % self._log_every == 0:
-                self._monitor.log_step(update, {"loss": loss}, epoch=epoch, also=self._step_metrics)
+                self._incomplete = update, epoch
+                self._monitor.log_step(update, {"loss": loss}, epoch=epoch, also=self._take_metrics)
         elif self._console is not None:
             self._console(Event("progress", {"epoch": epoch, "step": step, "num_steps": num_steps}))
 
@@ -74,6 +77,7 @@ class RunReporter:
         self, epoch: int, metrics: Mapping[str, float], duration_s: float, tables: Mapping[str, Any]
     ) -> None:
         """Report the end of an epoch; `tables` are results of each class and matrices."""
+        self._incomplete = None
         if self._monitor is not None:
             self._monitor.log(epoch, metrics, duration_s, tables=tables)
         elif self._console is not None:
@@ -89,6 +93,20 @@ class RunReporter:
             self._console(event)
         elif kind == "alert" and data["level"] != "info":
             log.warn("%s", data["message"])
+
+    def complete_last_step(self) -> None:
+        """Report the other metrics of the last update, whose loss is kept in any case, if no epoch ended.
+
+        Call it only between two steps: the values are those of the last one.
+        """
+        last = self._incomplete
+        if self._monitor is not None and last is not None and (metrics := self._take_metrics()):
+            with suppress(MetricError, MonitorError):  # the user may have finished the monitor
+                self._monitor.log_step(last[0], metrics, epoch=last[1])
+
+    def _take_metrics(self) -> Mapping[str, Any]:
+        self._incomplete = None
+        return self._step_metrics()
 
     def stopped(self, reason: str) -> None:
         """Report why a run ends early, unless `finish` does: a monitor with its run says so itself."""
@@ -144,9 +162,13 @@ class Reports:
         try:
             yield
         except BaseException as error:
+            if isinstance(error, SystemExit) and self.current is not None:
+                self.current.complete_last_step()
             status = "stopped" if isinstance(error, SystemExit | KeyboardInterrupt) else "failed"
             self._end(status, f"{type(error).__name__}: {error}")
             raise
+        if self.current is not None:
+            self.current.complete_last_step()
         reason = stop_reason()
         if reason and self.current is not None:
             self.current.stopped(reason)

@@ -90,7 +90,7 @@ def resume_run(
     saved = _Saved(bundle, parts, is_own, has_returned, was_loaded=calls.loads_again)
     own_seed = loader.seed
     if not has_returned:
-        _check_goal(run, saved, own_seed, max_epochs)
+        _check_goal(run, saved, loader, max_epochs)
     check_ranges(parts, on_ranks=bool(session.settings.devices))
     found = [line for line in _load(run, saved, loader, max_epochs) if line not in calls.reported]
     calls.loads_again = run.progress.has_returned = has_returned
@@ -107,13 +107,16 @@ def resume_run(
     return True
 
 
-def _check_goal(run: Run, saved: _Saved, own_seed: int, max_epochs: int | None) -> None:
+def _check_goal(run: Run, saved: _Saved, loader: Loader, max_epochs: int | None) -> None:
     """Raise if the saved run has more epochs than are asked for, or other limits."""
     session, done = run.session, len(saved.parts["history"])
     _check_epochs(done, max_epochs, source=None if saved.is_own else saved.bundle.path)
-    if saved.is_own and session.settings.seed is None and done == run.progress.total_epochs:
+    if saved.is_own and done == run.progress.total_epochs:
         assert run.directory is not None
-        check_seed(run.directory.path, saved.parts, seed=own_seed)
+        if session.settings.seed is None:
+            check_seed(run.directory.path, saved.parts, seed=loader.seed)
+        elif not loader.depends_on_seed:  # else the position in the data is rejected
+            check_seed(run.directory.path, saved.parts, seed=session.settings.seed, part="config")
     if run.stage is not Stage.CLOSED:
         check_same_limit(saved.parts["trainer"].get("limit"), run.progress.limit)
 

@@ -19,7 +19,15 @@ from flodl.core.formats import a_type, counted
 from flodl.core.metric_modes import Mode
 from flodl.data import Loader
 from flodl.distributed.reduction import OuterOptimizer
-from flodl.engine import Precision, Tail, TierChoice, TrainStep, report_elsewhere, taking_a_dict
+from flodl.engine import (
+    Precision,
+    Tail,
+    TierChoice,
+    TrainStep,
+    by_position,
+    report_elsewhere,
+    taking_a_dict,
+)
 from flodl.graph import FlowBuilder
 from flodl.monitor import Monitor
 from flodl.observe import Trend, unknown_metric
@@ -322,15 +330,19 @@ class Trainer(CheckedAttributes):
             raise not_on_ranks("epoch")
         return run_epoch(self._run, data, batch_size, eval_data, limit)
 
-    def step(self, *batch: Any) -> Tensor:
-        """Train on one batch, and return its loss: `step(batch)`, or its parts as in `step(x, y)`."""
+    def step(self, *batch: Any, **named: Any) -> Tensor:
+        """Train on one batch, and return its loss: `step(batch)`, `step(x, y)` or `step(**batch)`."""
         run, cursor, average = self._run, self._run.cursor, self._average
         if average is not None and average.is_applied:
             average.refuse_inside("step")
         if self._ranks is not None:
             raise not_on_ranks("step")
-        whole = batch[0] if len(batch) == 1 else batch
-        arguments = whole if type(whole) is tuple else as_arguments(whole)
+        if named:
+            arguments = by_position(run.evaluator.step_fn, batch, named)
+            whole = cursor.whole_of(arguments if batch else named, arguments)
+        else:
+            whole = batch[0] if len(batch) == 1 else batch
+            arguments = whole if type(whole) is tuple else as_arguments(whole)
         samples = cursor.num_samples if whole is cursor.batch else cursor.num_samples_of(whole)
         steps = self.train_step.steps
         if average is not None and not steps:

@@ -204,3 +204,26 @@ def test_a_notebook_stream_without_isatty_gets_lines():
 def test_standard_output_is_looked_up_when_a_line_is_written(capsys):
     Console(1)(epoch(0, loss=0.5))
     assert capsys.readouterr().out == "  epoch 1/1  loss=0.5000  [2s]\n"
+
+
+def step_metrics(step, epoch=0, **metrics):
+    return Event("metrics", {"epoch": epoch, "step": step, "metrics": metrics})
+
+
+def test_the_last_line_names_the_steps_of_values_from_different_steps():
+    end = Event("run_end", {"status": "stopped", "duration_s": 5.0})
+    one = step_metrics(8, loss=0.5, accuracy=0.9)
+    assert output(one, end).endswith("after 5s  | loss: 0.5000  accuracy: 0.9000\n")
+    assert output(one, step_metrics(9, loss=0.25), end).endswith(
+        "after 5s  | step 9  loss: 0.2500  | step 8  accuracy: 0.9000\n"
+    )
+    both = step_metrics(9, loss=0.25), step_metrics(9, accuracy=0.8)
+    assert output(one, *both, end).endswith("after 5s  | loss: 0.2500  accuracy: 0.8000\n")
+
+
+@pytest.mark.parametrize("began", [progress(1, 3, time_s=1.0), step_metrics(103, epoch=1, loss=0.25)])
+def test_the_last_line_names_the_epoch_if_a_later_one_was_not_completed(began):
+    end = Event("run_end", {"status": "stopped", "duration_s": 5.0})
+    assert output(epoch(0, loss=0.5), began, end).endswith("after 5s  | epoch 1  loss: 0.5000\n")
+    late = step_metrics(99, loss=0.125)
+    assert output(epoch(0, loss=0.5), late, end).endswith("after 5s  | loss: 0.5000\n")

@@ -182,4 +182,5 @@ def test_a_sample_count_belongs_to_the_last_batch_whole_or_in_parts(make):
         assert cursor.num_samples_of(x) is None
     for batch in cursor.batches(Loader({"x": torch.zeros(6, 2)}, batch_size=4)):
         assert cursor.num_samples_of(batch) == len(batch["x"])
-        assert cursor.num_samples_of(dict(batch)) is None
+        assert cursor.num_samples_of(dict(batch)) == len(batch["x"])
+        assert cursor.num_samples_of({"x": batch["x"].clone()}) is None

@@ -191,3 +191,138 @@ def test_ordinary_splits_of_tables_are_not_reported(told_of_tables, count):
     ]
     for table in tables:
         assert told_of_tables(table[:300], table[300 : 300 + count]) == ""
+
+
+SHARED = Normalize([0.13], [0.31])
+IN_BYTES = Normalize([33.0], [79.0])
+
+
+def as_bytes(x):
+    return (x * 255).to(torch.uint8)
+
+
+def up_to_255(x):
+    return x * 255
+
+
+def up_to_1(x):
+    return x
+
+
+@pytest.fixture
+def told_of_scales(make, capsys):
+    """Return what a run prints for images that are changed and normalized in its two loaders."""
+
+    def run(change, normalize, eval_change, eval_normalize):
+        (x, y), (eval_x, eval_y) = images(100, 0), images(60, 1)
+        training = Loader((change(x), y), 50, seed=0, augment=normalize)
+        evaluation = Loader((eval_change(eval_x), eval_y), 30, shuffle=False, augment=eval_normalize)
+        make(classifier(), classify).fit(training, epochs=1, eval_data=evaluation)
+        return capsys.readouterr().err
+
+    return run
+
+
+@pytest.mark.parametrize("small", [as_bytes, up_to_1])
+@pytest.mark.parametrize("others", [SHARED, Normalize([0.14], [0.3])], ids=["shared", "another"])
+def test_images_on_other_scales_are_reported_with_normalize_on_both_loaders(told_of_scales, small, others):
+    told = told_of_scales(small, SHARED, up_to_255, others)
+    assert (
+        told.count("the training images have values from 0 to 1 and the evaluation images from 0 to 255") == 1
+    )
+    assert "Divide the evaluation images by 255" in told
+    told = told_of_scales(up_to_255, SHARED, small, others)
+    assert (
+        told.count("the training images have values from 0 to 255 and the evaluation images from 0 to 1") == 1
+    )
+    assert "Divide the training images by 255" in told
+
+
+def test_images_up_to_1_with_the_statistics_of_bytes_are_reported(told_of_scales):
+    told = told_of_scales(up_to_255, IN_BYTES, up_to_1, IN_BYTES)
+    assert "and the evaluation images from 0 to 1 (only bytes" in told
+    assert "Multiply the evaluation images by 255" in told
+    assert "Multiply the training images by 255" in told_of_scales(up_to_1, IN_BYTES, up_to_255, IN_BYTES)
+
+
+def brighten(batch):
+    return (batch[0] * 1.2, *batch[1:])
+
+
+def to_float(batch):
+    return (batch[0].float() / 255, *batch[1:])
+
+
+def by_hand(batch):
+    return ((batch[0] - 0.13) / 0.31, *batch[1:])
+
+
+@pytest.mark.parametrize(
+    ("change", "augment", "eval_change", "eval_augment"),
+    [
+        (as_bytes, SHARED, as_bytes, SHARED),
+        (as_bytes, SHARED, up_to_1, SHARED),
+        (up_to_1, SHARED, as_bytes, [RandomCrop(0), SHARED]),
+        (up_to_1, [RandomCrop(2), SHARED], up_to_1, SHARED),
+        (up_to_255, [to_float, SHARED], up_to_255, [to_float, SHARED]),
+        (as_bytes, [to_float, SHARED], up_to_1, SHARED),
+        (up_to_255, [to_float, SHARED], as_bytes, SHARED),
+        (up_to_255, IN_BYTES, up_to_255, IN_BYTES),
+        (up_to_255, IN_BYTES, as_bytes, SHARED),
+        (up_to_1, SHARED, up_to_255, IN_BYTES),
+        (up_to_1, Normalize([0.5], [1.0]), up_to_1, Normalize([0.5], [1.0])),
+        (up_to_1, [SHARED, brighten], up_to_1, SHARED),
+        (up_to_1, SHARED, up_to_1, by_hand),
+        (up_to_255, [to_float, by_hand], as_bytes, SHARED),
+        (lambda x: x.half(), SHARED, up_to_1, SHARED),
+        (lambda x: x.bfloat16() * 255, IN_BYTES, up_to_255, IN_BYTES),
+    ],
+)
+def test_the_same_images_in_another_form_are_not_reported(
+    told_of_scales, change, augment, eval_change, eval_augment
+):
+    assert told_of_scales(change, augment, eval_change, eval_augment) == ""
+
+
+def test_augmented_images_on_other_scales_are_reported(told_of_scales):
+    assert "Divide the evaluation images" in told_of_scales(as_bytes, [SHARED, brighten], up_to_255, SHARED)
+    assert "Divide the training images" in told_of_scales(up_to_255, [SHARED, brighten], as_bytes, SHARED)
+
+
+def test_images_up_to_255_without_the_normalization_of_the_others_are_reported(told_of_scales):
+    told = told_of_scales(as_bytes, SHARED, up_to_255, None)
+    assert (
+        "and the evaluation data is not: its first batch has values from 0 to 255. Divide the images" in told
+    )
+    told = told_of_scales(up_to_255, None, as_bytes, SHARED)
+    assert "and the training data is not: its first batch has values from 0 to 255. Divide the images" in told
+
+
+@pytest.mark.parametrize("normalize", [SHARED, by_hand])
+def test_images_that_were_normalized_by_hand_without_a_division_by_255_are_reported(
+    told_of_scales, normalize
+):
+    told = told_of_scales(up_to_1, normalize, up_to_255, by_hand)
+    assert "the evaluation images seem to have been up to 255 when they were normalized" in told
+    told = told_of_scales(up_to_255, by_hand, up_to_1, normalize)
+    assert "the training images seem to have been up to 255 when they were normalized" in told
+
+
+def test_other_scales_are_reported_in_later_evaluations_too(make, capsys, tmp_path):
+    (x, y), (eval_x, eval_y) = images(100, 0), images(60, 1)
+    settings = {"step_fn": classify, "checkpoint_dir": tmp_path}
+    trainer = make(classifier(), **settings)
+    trainer.fit(Loader((x, y), 50, seed=0, augment=SHARED), epochs=1)
+    restored = make(classifier(), **settings)
+    restored.restore_best("loss")
+    capsys.readouterr()
+    for one in (trainer, restored):
+        one.evaluate(Loader((as_bytes(eval_x), eval_y), 30, shuffle=False, augment=SHARED))
+        assert capsys.readouterr().err == ""
+        one.evaluate(Loader((eval_x * 255, eval_y), 30, shuffle=False, augment=SHARED))
+        assert "and the evaluation images from 0 to 255" in capsys.readouterr().err
+
+
+def test_a_part_is_the_same_by_its_index_and_by_its_place(told_of_scales):
+    told = told_of_scales(up_to_1, None, up_to_1, Normalize([0.5], [0.1], of=0))
+    assert "the evaluation data is normalized by Normalize([0.5], [0.1], of=0), and the training" in told

@@ -105,6 +105,11 @@ class _IgnoresChance:
         return self.augment(batch)
 
 
+def ignores_chance(augment: Any) -> bool:
+    """Return whether an augmentation is a function of the batch alone, which no loader seeds."""
+    return isinstance(augment, _IgnoresChance)
+
+
 def plain_function(augment: Any) -> Any:
     """Return the function of the user inside an augmentation."""
     return augment.augment if isinstance(augment, _IgnoresChance) else augment

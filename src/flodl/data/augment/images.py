@@ -84,6 +84,11 @@ class _ImageAugmentation(ABC):
     def apply(self, images: Tensor, chance: Chance) -> Tensor:
         """Augment the images."""
 
+    @property
+    def is_random(self) -> bool:
+        """Whether it changes images at random."""
+        return False
+
     @abstractmethod
     def arguments(self) -> list[str]:
         """Return the arguments as in a call, without `of`."""
@@ -171,6 +176,10 @@ class RandomCrop(_ImageAugmentation):
             self._row_starts[key] = starts
         return starts[:count]
 
+    @property
+    def is_random(self) -> bool:
+        return self.padding > 0
+
     def arguments(self) -> list[str]:
         return [f"{self.padding}", *([f"fill={self.fill!r}"] if self.fill else [])]
 
@@ -202,6 +211,10 @@ class RandomFlip(_ImageAugmentation):
         # Eight bytes at a time: the selection itself dominates on a CPU.
         selected = torch.where(coin, flipped.view(torch.int64), images.view(torch.int64))
         return selected.view(images.dtype)
+
+    @property
+    def is_random(self) -> bool:
+        return 0.0 < self.p < 1.0
 
     def arguments(self) -> list[str]:
         return [f"{self.p}"]

@@ -137,7 +137,7 @@ class CustomSampler:
             check_not_mask(source)
         self.source = source
         # Reading a container does not change it.
-        self._is_pure = isinstance(source, list | tuple | range | Tensor | np.ndarray)
+        self.is_container = self._is_pure = isinstance(source, list | tuple | range | Tensor | np.ndarray)
 
     def order(self, count: int, *, seed: int, epoch: int, device: torch.device) -> Order:
         indices = self._indices(seed, epoch)
@@ -212,6 +212,15 @@ def as_sampler(sampler: object, *, shuffle: bool | None) -> Sampler:
         f"sampler={sampler!r} is {a_type(sampler)}. Pass a sampler, a list of sample indices, "
         "or a function of the epoch that returns one."
     )
+
+
+def has_fixed_indices(sampler: Sampler) -> bool:
+    """Return whether a sampler returns the same indices with every seed.
+
+    >>> has_fixed_indices(as_sampler([2, 0, 1], shuffle=None)), has_fixed_indices(RandomSampler())
+    (True, False)
+    """
+    return type(sampler) is SequentialSampler or (isinstance(sampler, CustomSampler) and sampler.is_container)
 
 
 def order_name(sampler: Sampler, count: int) -> str:

@@ -11,7 +11,10 @@ from ..sampling.samplers import Sampler
 
 
 class BatchMaker(Protocol):
-    """Makes the batches of a loader on the host; `reason` says how, and `sampler` may replace shuffling."""
+    """Makes the batches of a loader on the host; `reason` says how, and `sampler` may replace shuffling.
+
+    It may have an attribute `is_random`, False if it does not use the keys.
+    """
 
     num_samples: int
     reason: str

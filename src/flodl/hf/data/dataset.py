@@ -166,6 +166,11 @@ class TextBatches:
         self.num_samples = source.num_samples
 
     @property
+    def is_random(self) -> bool:
+        """Whether batches differ between seeds: those with random masks."""
+        return self.source.masking is not None
+
+    @property
     def description(self) -> dict[str, Any]:
         """What is read, for the record of a run."""
         return self.source.description

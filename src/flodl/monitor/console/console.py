@@ -18,6 +18,7 @@ from ..fork_safety import register_after_fork
 from . import lines
 from .bar import Bar
 from .lines import Line
+from .step_values import StepValues
 
 
 class Console:
@@ -47,8 +48,9 @@ class Console:
         # Epoch → seconds; includes epochs from before a resume, so that the first estimate is accurate.
         self._durations = dict(durations or {})
         # Step metrics may arrive after the end of their epoch, so the two are kept separately.
-        self._step_metrics: dict[str, Any] = {}
+        self._step_metrics = StepValues()
         self._epoch_metrics: dict[str, Any] = {}
+        self._last_epoch = -1
         self._gpus: Sequence[Mapping[str, Any]] = ()
         self._run_started_s: float | None = None
         # The current epoch, and the time and fraction at which its progress was first seen.
@@ -108,7 +110,7 @@ class Console:
             case "resources":
                 self._gpus = event.data.get("gpus", ())
             case "metrics":
-                self._step_metrics.update(event.data["metrics"])
+                self._step_metrics.add(event.data)
             case "progress":
                 self._progress(event)
             case "epoch":
@@ -141,7 +143,7 @@ class Console:
         self._epoch_metrics = dict(event.data.get("metrics", {}))
         if event.data.get("duration_s") is not None:
             self._durations[epoch] = float(event.data["duration_s"])
-        self._epoch, self._printed_s = None, event.time_s
+        self._epoch, self._printed_s, self._last_epoch = None, event.time_s, epoch
         if self._bar is not None:
             self._bar.clear()
         eta_s = event.data.get("eta_s")
@@ -161,7 +163,7 @@ class Console:
         due = self._bar.is_due if self._bar else event.time_s - self._printed_s >= self._every_s
         if not due or not log.enabled(Verbosity.NORMAL):
             return
-        metrics, eta = lines.metrics_text(self._step_metrics), self._eta_note(event, fraction or 0.0)
+        metrics, eta = lines.metrics_text(self._step_metrics.latest), self._eta_note(event, fraction or 0.0)
         if self._bar is not None:
             name = lines.epoch_name(epoch, self._total_epochs)
             self._bar.draw(name, fraction, steps=lines.steps_text(event.data), metrics=metrics, eta=eta)
@@ -188,8 +190,16 @@ class Console:
         if duration_s is None:
             started_s = self._run_started_s
             duration_s = sum(self._durations.values()) if started_s is None else event.time_s - started_s
-        metrics = self._epoch_metrics or self._step_metrics
-        self._print(lines.end_line(event.data, duration_s=duration_s, metrics=metrics))
+        self._print(lines.end_line(event.data, duration_s=duration_s, metrics=self._last_values(event)))
+
+    def _last_values(self, end: Event) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return the metrics of the last epoch, or else of the last steps, and what they belong to."""
+        if not self._epoch_metrics:
+            return self._step_metrics.by_step()
+        began_another = self._epoch is not None or self._step_metrics.epoch > self._last_epoch
+        is_earlier = began_another and end.data["status"] != "finished"
+        name = f"epoch {self._last_epoch + 1}" if is_earlier else ""
+        return [(name, self._epoch_metrics)]
 
     def _print(self, line: Line, level: Verbosity = Verbosity.NORMAL) -> None:
         if level is not Verbosity.QUIET and not log.enabled(level):

@@ -148,10 +148,13 @@ def save_line(data: Mapping[str, Any]) -> Line:
     return [(f"  saved: {escape(data['path'])}" + (f" ({', '.join(notes)})" if notes else ""), "dim")]
 
 
-def end_line(data: Mapping[str, Any], *, duration_s: float, metrics: Mapping[str, Any]) -> Line:
-    """Return the last line of a run.
+def end_line(
+    data: Mapping[str, Any], *, duration_s: float, metrics: Iterable[tuple[str, Mapping[str, Any]]]
+) -> Line:
+    """Return the last line of a run, with metrics and what they belong to, or "".
 
-    >>> text_of(end_line({"status": "finished"}, duration_s=90.0, metrics={"loss": 0.5, "accuracy": 0.9}))
+    >>> metrics = [("", {"loss": 0.5, "accuracy": 0.9})]
+    >>> text_of(end_line({"status": "finished"}, duration_s=90.0, metrics=metrics))
     '  training complete in 1m 30s  | loss: 0.5000  accuracy: 0.9000'
     """
     status = str(data.get("status", "finished"))
@@ -161,8 +164,9 @@ def end_line(data: Mapping[str, Any], *, duration_s: float, metrics: Mapping[str
         if duration_s is not None
         else f"  {words.rsplit(' ', 1)[0]}"
     )
-    if metrics:
-        text += "  | " + "  ".join(f"{escape(name)}: {_format(value)}" for name, value in metrics.items())
+    for where, values in metrics:
+        named = [f"{escape(name)}: {_format(value)}" for name, value in values.items()]
+        text += "  | " + "  ".join(([where] if where else []) + named)
     line = [(text, "bold red" if status == "failed" else "bold")]
     if data.get("message"):
         line.append((f"  {escape(data['message'])}", ""))

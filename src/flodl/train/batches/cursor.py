@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple
 
@@ -69,19 +69,19 @@ class BatchCursor:
             self.is_iterating = False
 
     def num_samples_of(self, batch: Any) -> int | None:
-        """Return the number of samples of a batch if it is the last one, whole or as a tuple of its parts."""
-        last = self.batch
-        if batch is last:
-            return self.num_samples
-        if not isinstance(batch, tuple | list) or not isinstance(last, tuple | list):
-            return None
-        same = len(batch) == len(last) and all(mine is theirs for mine, theirs in zip(batch, last))
-        return self.num_samples if same else None
+        """Return the number of samples of a batch if it is the last one, or a copy with the same parts."""
+        return self.num_samples if batch is self.batch or _has_same_parts(batch, self.batch) else None
+
+    def whole_of(self, *forms: Any) -> Any:
+        """Return the last batch if one of the forms of a batch has the same parts, else the first form."""
+        is_last = any(_has_same_parts(form, self.batch) for form in forms)
+        is_part = len(forms[-1]) == 1 and forms[-1][0] is self.batch
+        return self.batch if is_last or is_part else forms[0]
 
     def place_of(self, batch: Any) -> Place:
         """Return the epoch of a batch and the positions of its samples; None for a batch of the user."""
         epoch, stop = self._after
-        is_ours = batch is self.batch or self.num_samples_of(batch) is not None
+        is_ours = batch is self.batch or _has_same_parts(batch, self.batch)
         return epoch, (self._mark.position, stop) if is_ours else None
 
     def has_read(self, loader: Loader) -> bool:
@@ -145,6 +145,22 @@ class BatchCursor:
             return None
         # An open window has the gradients of its batches; an abandoned one has lost them.
         return self._window if session.train_step.is_between_updates else self._mark
+
+
+def _has_same_parts(one: Any, other: Any) -> bool:
+    """Return whether two batches are tuples, lists or dictionaries of the same objects.
+
+    >>> x, y = object(), object()
+    >>> _has_same_parts((x, y), [x, y]), _has_same_parts({"x": x, "y": y}, {"y": y, "x": x})
+    (True, True)
+    >>> _has_same_parts((x,), (x, y)), _has_same_parts({"x": x}, {"x": y})
+    (False, False)
+    """
+    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
+        return len(one) == len(other) and all(mine is theirs for mine, theirs in zip(one, other))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(one[name] is other[name] for name in one)
+    return False
 
 
 def _state_at(loader: Loader, mark: _Mark) -> dict[str, Any]:

@@ -145,7 +145,7 @@ class Loaders:
     def restore_training(self, loader: Loader, state: Mapping[str, Any]) -> None:
         """Move the loader to a saved state; raise CursorError if the order was drawn with another seed."""
         seed, given = state.get("seed"), self._session.settings.seed
-        if given is not None and seed not in (None, given):
+        if given is not None and seed not in (None, given) and loader.depends_on_seed:
             raise CursorError(
                 f"the order of the data was drawn with seed {seed}, and this is Trainer(seed={given}). "
                 f"Nothing was loaded. Use Trainer(seed={seed}) or omit seed, or choose a different "
@@ -276,8 +276,8 @@ def _reads_the_same(one: Loader, other: Loader) -> bool:
 
 
 def _check_seed(loader: Loader, seed: int | None) -> None:
-    """Raise for a seed of the trainer that would have no effect."""
-    if seed not in (None, loader.seed):
+    """Raise for a seed of the trainer where that of the loader decides about the batches."""
+    if seed not in (None, loader.seed) and loader.depends_on_seed:
         raise TrainError(
             f"Trainer(seed={seed}) with a Loader whose seed is {loader.seed}. The loader makes the "
             f"order: write Loader(…, seed={seed}), or omit the seed of the trainer."

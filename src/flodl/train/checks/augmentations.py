@@ -14,7 +14,8 @@ from torch import Tensor
 from flodl.data import Compose, Loader, Normalize, RandomCrop, RandomFlip
 
 from .inputs import Inputs, inputs_of
-from .scales import on_other_scales
+from .normalized_scales import on_other_scales_before, usual_extremes
+from .scales import on_other_scales, only_first_is_normalized, scale_of
 
 # Without `of`, so that it concerns the first part of a batch.
 _NORMALIZE = re.compile(r"\bNormalize\((\[[^]]*\]), (\[[^]]*\])\)")
@@ -30,6 +31,8 @@ class TrainingInputs:
 
     normalize: Normalize | None
     inputs: Inputs | None
+    # Whether the inputs are not known, but assumed: of a run in another program.
+    is_recorded: bool = False
 
 
 def training_inputs(train: Loader | None, batch: Any) -> TrainingInputs | None:
@@ -50,19 +53,20 @@ def as_recorded(augment: Any) -> TrainingInputs | None:
     if found is None:
         return None
     mean, std = map(json.loads, found.groups())
-    channels = len(mean)
-    statistics = torch.tensor([[0.0] * channels, [1.0] * channels]).double()
+    normalize, channels = Normalize(mean, std), len(mean)
+    extremes = usual_extremes(normalize)
     inputs = Inputs(
         of=None,
         shape=(1, channels, 1, 1),
         is_float=True,
-        statistics=statistics,
-        low=-1.0,
-        high=1.0,
+        statistics=torch.tensor([[0.0] * channels, [1.0] * channels]).double(),
+        extremes=extremes,
+        low=float(extremes.min()),
+        high=float(extremes.max()),
         negative=0.5,
         has_many_values=True,
     )
-    return TrainingInputs(Normalize(mean, std), inputs)
+    return TrainingInputs(normalize, inputs, is_recorded=True)
 
 
 def random_changes(evaluation: Loader | None) -> Iterator[str]:
@@ -85,31 +89,39 @@ def unlike_training(
     """
     if trained is None or evaluation is None:
         return
-    ours, theirs = trained.normalize, _normalize_of(evaluation.arguments()["augment"])
-    normalize = ours or theirs
-    inputs = trained.inputs
-    eval_inputs = inputs_of(eval_batch, None if normalize is None else normalize.of)
-    if inputs is None or eval_inputs is None or (ours is None and inputs.of != eval_inputs.of):
+    ours, theirs, inputs = trained.normalize, _normalize_of(evaluation.arguments()["augment"]), trained.inputs
+    if inputs is None:
         return
-    if normalize is None:
+    eval_inputs = inputs_of(eval_batch, inputs.of if theirs is None else theirs.of)
+    if eval_inputs is None or (inputs.of != eval_inputs.of and None not in (inputs.of, eval_inputs.of)):
+        return
+    if ours is not None and theirs is not None:
+        yield from _unlike_after_both(ours, inputs, theirs, eval_inputs)
+        return
+    if ours is not None and (found := _why_left_out(ours, inputs, eval_inputs)):
+        yield (
+            f"the training data is normalized by {ours!r}, and the evaluation data is not: its first "
+            f"batch {found} a loader with the same Normalize: "
+            f"{call.format(f'Loader(data, batch_size, shuffle=False, augment={ours!r})')}."
+        )
+    elif theirs is not None and (found := _why_left_out(theirs, eval_inputs, inputs)):
+        yield (
+            f"the evaluation data is normalized by {theirs!r}, and the training data is not: its first "
+            f"batch {found} Loader(data, batch_size, augment={theirs!r}) as training data."
+        )
+    elif not trained.is_recorded:
         yield from on_other_scales(inputs, eval_inputs)
-    elif theirs is None and _is_left_out(normalize, inputs, eval_inputs):
-        yield (
-            f"the training data is normalized by {normalize!r}, and the evaluation data is not: its first "
-            "batch has the statistics of images before the normalization. Pass a loader with the same "
-            f"Normalize: {call.format(f'Loader(data, batch_size, shuffle=False, augment={normalize!r})')}."
+
+
+def _unlike_after_both(ours: Normalize, trained: Inputs, theirs: Normalize, evaluated: Inputs) -> list[str]:
+    """Return a warning if the same images would be different after both normalizations."""
+    found = [*on_other_scales_before(ours, trained, theirs, evaluated)]
+    if not found and _is_other(ours, theirs, trained, evaluated):
+        found.append(
+            f"the training data is normalized by {ours!r} and the evaluation data by {theirs!r}, and "
+            "their first batches have different statistics. Use the same Normalize for both."
         )
-    elif ours is None and _is_left_out(normalize, eval_inputs, inputs):
-        yield (
-            f"the evaluation data is normalized by {normalize!r}, and the training data is not: its first "
-            "batch has the statistics of images before the normalization. Pass Loader(data, batch_size, "
-            f"augment={normalize!r}) as training data."
-        )
-    elif ours is not None and theirs is not None and _is_other(ours, theirs, inputs, eval_inputs):
-        yield (
-            f"the training data is normalized by {ours!r} and the evaluation data by {theirs!r}, and their "
-            "first batches have different statistics. Use the same Normalize for both."
-        )
+    return found
 
 
 def _normalize_of(augment: Any) -> Normalize | None:
@@ -129,9 +141,18 @@ def _parts(augment: Any) -> list[Any]:
 
 
 def _is_random(augment: Any) -> bool:
-    if isinstance(augment, RandomFlip):
-        return 0.0 < augment.p < 1.0
-    return isinstance(augment, RandomCrop) and augment.padding > 0
+    return isinstance(augment, RandomCrop | RandomFlip) and augment.is_random
+
+
+def _why_left_out(normalize: Normalize, normalized: Inputs, other: Inputs) -> str:
+    """Return how others show that they are not normalized like these, and advice; "" if they do not."""
+    if _is_left_out(normalize, normalized, other):
+        return "has the statistics of images before the normalization. Pass"
+    if not other.is_float or not only_first_is_normalized(normalized, other):
+        return ""
+    divide = scale_of(other.low, other.high) == 255 and max(normalize.mean) <= 1
+    advice = "Divide the images by 255, and pass" if divide else "Pass"
+    return f"has values from {other.low:.3g} to {other.high:.3g}. {advice}"
 
 
 def _is_left_out(normalize: Normalize, trained: Inputs, evaluated: Inputs) -> bool:

@@ -18,12 +18,14 @@ _NUM_COUNTED = 65_536
 class Inputs:
     """The statistics of the inputs of a batch: of each channel of images, and of each column of a table."""
 
-    # The part of the batch that was described; None for the first.
+    # The part of the batch that was described; None for a batch that is a tensor.
     of: int | str | None
     shape: tuple[int, ...]
     is_float: bool
     # Mean and standard deviation, in double precision on the host; of bytes on a scale of 0 to 1.
     statistics: Tensor
+    # The lowest and the highest value, likewise.
+    extremes: Tensor
     low: float
     high: float
     # The fraction of values below 0.
@@ -56,14 +58,15 @@ def inputs_of(batch: Any, of: int | str | None) -> Inputs | None:
     others = [dim for dim in range(values.dim()) if dim != 1] if values.dim() in (2, 4) else None
     variance, mean = torch.var_mean(values, others, correction=0)
     statistics = torch.stack([mean.double(), variance.double().sqrt()]).cpu()
-    low, high = torch.aminmax(values)
+    lowest, highest = values.amin(others or ()), values.amax(others or ())
     return Inputs(
-        of=of,
+        of=_name_of(batch, of),
         shape=tuple(tensor.shape),
         is_float=not is_bytes,
         statistics=statistics,
-        low=float(low),
-        high=float(high),
+        extremes=torch.stack([lowest, highest]).double().cpu(),
+        low=float(lowest.min()),
+        high=float(highest.max()),
         negative=float((values < 0).float().mean()),
         has_many_values=len(set(values.flatten()[:_NUM_COUNTED].tolist())) > MANY_VALUES,
     )
@@ -71,8 +74,19 @@ def inputs_of(batch: Any, of: int | str | None) -> Inputs | None:
 
 def _part(batch: Any, of: int | str | None) -> Any:
     if isinstance(batch, Mapping):
-        return batch.get(next(iter(batch), None) if of is None else of)
+        return batch.get(_name_of(batch, of))
     if isinstance(batch, tuple | list):
         index = of or 0
         return batch[index] if isinstance(index, int) and index < len(batch) else None
     return batch
+
+
+def _name_of(batch: Any, of: int | str | None) -> Any:
+    """Return the key or the index of a part.
+
+    >>> _name_of({"image": 1, "label": 2}, None), _name_of([1, 2], None), _name_of(1, 0)
+    ('image', 0, None)
+    """
+    if isinstance(batch, Mapping):
+        return next(iter(batch), None) if of is None else of
+    return (of or 0) if isinstance(batch, tuple | list) else None

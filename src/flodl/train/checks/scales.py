@@ -1,4 +1,4 @@
-"""Inputs of training and evaluation on different scales, where neither loader has a `Normalize`."""
+"""Inputs of training and evaluation on different scales, where not both loaders have a `Normalize`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ LOW, NEGATIVE = -0.3, 0.1
 CLOSE = 0.02
 # A mean or standard deviation this large is far from that of a standardized column.
 FAR = 10.0
+# Images up to 255 that were normalized like images up to 1 have about 255 times their standard deviation.
+FACTORS = (100.0, 650.0)
 
 
 def on_other_scales(trained: Inputs | None, evaluated: Inputs | None) -> Iterator[str]:
@@ -25,16 +27,22 @@ def on_other_scales(trained: Inputs | None, evaluated: Inputs | None) -> Iterato
     """
     if trained is None or evaluated is None or not (trained.is_float and evaluated.is_float):
         return
-    scales = _scale(trained), _scale(evaluated)
+    scales = scale_of(trained.low, trained.high), scale_of(evaluated.low, evaluated.high)
     if trained.is_images and evaluated.is_images and sorted(scales) == [1, 255]:
         yield (
             f"the training images have values from 0 to {scales[0]} and the evaluation images from 0 to "
             f"{scales[1]}. Divide those up to 255 by 255."
         )
-    elif _only_first_is_normalized(trained, evaluated):
+    elif only_first_is_normalized(trained, evaluated):
         yield _text("training", trained, "evaluation", evaluated)
-    elif _only_first_is_normalized(evaluated, trained):
+    elif only_first_is_normalized(evaluated, trained):
         yield _text("evaluation", evaluated, "training", trained)
+    elif has_larger := _larger(trained, evaluated):
+        yield (
+            f"the training images have values from {trained.low:.3g} to {trained.high:.3g} and the "
+            f"evaluation images from {evaluated.low:.3g} to {evaluated.high:.3g}: the {has_larger} images "
+            "seem to have been up to 255 when they were normalized. Divide them by 255 first."
+        )
 
 
 def _text(normalized: str, ours: Inputs, raw: str, theirs: Inputs) -> str:
@@ -45,14 +53,20 @@ def _text(normalized: str, ours: Inputs, raw: str, theirs: Inputs) -> str:
     )
 
 
-def _scale(inputs: Inputs) -> int:
-    """Return the usual upper end of the values of images, 1 or 255; 0 if it is another one."""
-    if inputs.low < 0 or not inputs.high <= 255:
-        return 0
-    return 1 if 0 < inputs.high <= 1 else 255 if inputs.high > 100 else 0
+def scale_of(low: float, high: float, slack: float = 0.0) -> int:
+    """Return the usual upper end of the values of images, 1 or 255; 0 if it is another one.
+
+    `slack` is how far values may be outside, as a fraction of the scale.
+
+    >>> scale_of(0.0, 0.9), scale_of(0.0, 200.0), scale_of(-0.1, 0.9), scale_of(-0.1, 0.9, slack=0.5)
+    (1, 255, 0, 1)
+    """
+    if low >= -slack and 0 < high <= 1 + slack:
+        return 1
+    return 255 if low >= -slack * 255 and 100 < high <= 255 * (1 + slack) else 0
 
 
-def _only_first_is_normalized(ours: Inputs, theirs: Inputs) -> bool:
+def only_first_is_normalized(ours: Inputs, theirs: Inputs) -> bool:
     """Return whether inputs are normalized, and others certainly are not."""
     if len(ours.shape) != len(theirs.shape) or ours.shape[1] != theirs.shape[1]:
         return False
@@ -62,11 +76,24 @@ def _only_first_is_normalized(ours: Inputs, theirs: Inputs) -> bool:
 
 def _fills_a_scale(inputs: Inputs) -> bool:
     """Return whether the values reach from 0 to 1, or to 255, and not beyond."""
-    scale = _scale(inputs)
+    scale = scale_of(inputs.low, inputs.high)
     if not scale or not inputs.has_many_values or inputs.num_values < NUM_VALUES:
         return False
     lowest = CLOSE * scale
     return inputs.low <= lowest and (scale == 255 or inputs.high >= 1 - CLOSE)
+
+
+def _larger(trained: Inputs, evaluated: Inputs) -> str:
+    """Return which images have about 255 times the standard deviation of the others, which are normalized."""
+    for larger, other, name in ((trained, evaluated, "training"), (evaluated, trained, "evaluation")):
+        if not (larger.is_images and other.is_images and larger.shape[1] == other.shape[1]):
+            return ""
+        mean, std = other.statistics
+        is_normalized = bool((mean.abs() < 3).all() and (std > 0.1).all() and (std < 3).all())
+        factors = larger.statistics[1] / std
+        if is_normalized and bool((factors > FACTORS[0]).all() and (factors < FACTORS[1]).all()):
+            return name
+    return ""
 
 
 def _is_standardized(inputs: Inputs) -> bool:

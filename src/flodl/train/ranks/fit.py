@@ -176,7 +176,7 @@ class RanksFit:
             optimizer_state=session.optimizer.state_dict(),
             step_state=step.state_dict(),
             outer_state=saved.get("outer") or {},
-            seed=loader.seed,
+            seed=loader.seed if session.settings.seed is None else session.settings.seed,
             first_epoch=loader.epoch - session.epochs,
             num_samples=self._num_samples,
             policy=self._ranks.policy,

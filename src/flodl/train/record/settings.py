@@ -28,7 +28,7 @@ def config_of(session: Session) -> dict[str, Any]:
         "schedule": describe_schedule(session.schedule),
         **asdict(session.train_step.settings),
         **settings,
-        "seed": settings["seed"] if loader is None else loader.seed,
+        "seed": loader.seed if loader is not None and settings["seed"] is None else settings["seed"],
     }
 
 

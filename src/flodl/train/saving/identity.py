@@ -48,9 +48,11 @@ class RunIdentity:
         ]
 
 
-def check_seed(folder: Path, saved: Mapping[str, Any], *, seed: int) -> None:
+def check_seed(folder: Path, saved: Mapping[str, Any], *, seed: int, part: str = "data") -> None:
     """Raise if a finished run was saved by another trainer of this process with another seed: a loop over
     seeds, in which only the first run would be trained.
+
+    The saved seed is that of the loader, in the part "data", or that of the trainer, in the part "config".
 
     >>> saved = {"trainer": {"run": {"process": PROCESS}}, "data": {"seed": 0}}
     >>> check_seed(Path("run"), saved, seed=0)
@@ -59,7 +61,7 @@ def check_seed(folder: Path, saved: Mapping[str, Any], *, seed: int) -> None:
     flodl.core.errors.TrainError: 'run' contains a finished run that another Trainer of this program ...
     """
     process = _mapping_in(saved["trainer"], "run").get("process")
-    before = _mapping_in(saved, "data").get("seed")
+    before = _mapping_in(saved, part).get("seed")
     if process == PROCESS and before not in (None, seed):
         raise TrainError(
             f"{str(folder)!r} contains a finished run that another Trainer of this program trained with seed "
