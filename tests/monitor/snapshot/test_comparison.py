@@ -108,12 +108,12 @@ def test_no_runs_can_be_compared():
     }
 
 
-def write_starts(folder, *starts):
+def write_starts(folder, *starts, total_epochs=9):
     """Write a journal; each start has its settings and the epochs that it trains."""
     with Journal.open(folder) as journal:
         for number, (settings, epochs) in enumerate(starts):
             config = [{"path": path, "value": value, "origin": ""} for path, value in settings.items()]
-            facts = {"name": folder.name, "total_epochs": 9, "config": config}
+            facts = {"name": folder.name, "total_epochs": total_epochs, "config": config}
             journal.write(Event("run_start", facts, time_s=100.0 * number))
             for epoch in epochs:
                 journal.write(
@@ -135,10 +135,15 @@ def test_a_setting_that_only_one_start_has_is_listed_and_makes_runs_differ(tmp_p
     whole = write_starts(tmp_path / "b", ({"lr": 0.2, "mix": 1}, [0, 1, 2, 3]))
     removed = write_starts(tmp_path / "c", ({"lr": 0.2, "mix": 1}, [0, 1]), ({"lr": 0.2}, [2, 3]))
     without = write_starts(tmp_path / "d", ({"lr": 0.2}, [0, 1, 2, 3]))
-    assert summary(added)["changed"] == {"mix": [{"epoch": 2, "was": None, "now": 1}]}
-    assert summary(removed)["changed"] == {"mix": [{"epoch": 2, "was": 1, "now": None}]}
+    assert summary(added)["changed"] == {"mix": [{"epoch": 2, "now": 1}]}
+    assert summary(removed)["changed"] == {"mix": [{"epoch": 2, "was": 1}]}
     for runs in ((added, whole), (removed, without)):
         assert compare([summary(run) for run in runs])["differing"] == ["mix"]
+
+
+def test_a_setting_that_is_none_is_not_a_missing_one(tmp_path):
+    cleared = write_starts(tmp_path / "a", ({"mix": 1}, [0, 1]), ({"mix": None}, [2, 3]))
+    assert summary(cleared)["changed"] == {"mix": [{"epoch": 2, "was": 1, "now": None}]}
 
 
 def test_a_setting_that_only_one_version_of_flodl_records_is_left_out(tmp_path):

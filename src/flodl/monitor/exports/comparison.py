@@ -18,7 +18,7 @@ def comparison_json(runs: Sequence[Run], *, focus: Focus | None = None) -> bytes
         epochs = [entry for entry in reader.entries({"epoch"}) if entry.event.rank == 0]
         run["folder"] = str(reader.path.parent)
         run["settings"] = {item["path"]: item.get("value") for item in found["config"] if "path" in item}
-        run["changed"] = found["changed"]
+        run["changed"], run["ignored"] = found["changed"], found["ignored"]
         run["facts"] = found["facts"]
         run["history"] = merge_history(epoch_with_id(entry, found["total_epochs"]) for entry in epochs)
     return dumps({name: compared[name] for name in ("metric", "differing", "runs")})

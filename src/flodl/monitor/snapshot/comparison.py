@@ -155,7 +155,7 @@ def _key(value: Any, changes: Sequence[Mapping[str, Any]] | None) -> bytes:
 
     A run with a setting that a later start changed is not the same as one that always had its last value.
     """
-    history = [[change["epoch"], change["was"]] for change in changes or ()]
+    history = [[change["epoch"], change.get("was")] for change in changes or ()]
     return dumps(_without_fractions({"was": history, "now": value} if history else value))
 
 

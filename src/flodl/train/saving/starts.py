@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from flodl.core.ignored_settings import Ignored
+
 _RECORDED = ("trainer", "started_with")
+_OF_USER = ("trainer.config.", "started_with.")
+_IGNORED = "ignored_optimizer_settings"
 
 
 def starts_with(content: Mapping[str, Any], previous: bytes | None, step: int) -> list[dict[str, Any]]:
@@ -26,7 +30,46 @@ def starts_with(content: Mapping[str, Any], previous: bytes | None, step: int) -
     starts = earlier.get("starts")
     if not isinstance(starts, list) or not starts:  # written by an older version of flodl
         starts = [{"started_at": None, "step": 0, **_recorded(earlier)}]
-    return [*starts, {**begun, "changed": _changed("", recorded, _recorded(earlier))}]
+    return [*starts, {**begun, **_changes(recorded, _recorded(earlier))}]
+
+
+def _changes(now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """Return what changed, and apart from that the settings of the user that a resume ignored, if any.
+
+    >>> now = {"ignored_optimizer_settings": {"lr": [0.1]}, "config": {"lr": 0.1, "width": 8}}
+    >>> _changes({"trainer": now}, {"trainer": {"config": {"lr": 0.2, "width": 9}}})
+    {'changed': {'trainer.config.width': {'was': 9, 'now': 8}}, 'ignored': {'trainer.config.lr': 0.1}}
+    """
+    saved: dict[str, list[Any]] = {}
+    for path, value in _leaves("", _part(now, "optimizer_settings")):
+        saved.setdefault(path.rpartition(".")[2], []).append(value)
+    known = Ignored(_part(now, _IGNORED), _part(before, _IGNORED), saved)
+    changed: dict[str, Any] = {}
+    ignored: dict[str, Any] = {}
+    for path, values in _changed("", now, before).items():
+        if path.startswith(f"trainer.{_IGNORED}"):
+            continue
+        effect = "changed"
+        if path.startswith(_OF_USER) and "now" in values:
+            effect = known.effect_of(path.removesuffix(".value"), values["now"], values.get("was"))
+        if effect == "ignored":
+            ignored[path] = values["now"]
+        elif effect == "changed":
+            changed[path] = values
+    return {"changed": changed, "ignored": ignored} if ignored else {"changed": changed}
+
+
+def _part(recorded: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = (recorded.get("trainer") or {}).get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for name, one in value.items():
+            yield from _leaves(f"{path}.{name}", one)
+    else:
+        yield path, value
 
 
 def _recorded(content: Mapping[str, Any]) -> dict[str, Any]:
