@@ -1,7 +1,8 @@
-"""Settings of a program that reach an optimizer: which of them had no effect, by their names and values.
+"""Settings of a program that had no effect because a run was resumed, by their names and values.
 
-A resumed run continues with the optimizer settings that were saved. What the program set in their place is
-known by the name that the optimizer has for it; the options of the program may have others.
+A resumed run continues with its seed, and with the settings of the optimizer and of hooks that were saved.
+What the program set in their place is known by the name that the optimizer has for it; the options of the
+program may have others.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
 
 def ignored_as(path: str, now: Any, before: Any, *, ignored: Values, saved: Values) -> str | None:
-    """Return which setting of the optimizer an option of the program was meant for, if that was ignored.
+    """Return which setting an option of the program was meant for, if that was ignored.
 
     `ignored` are the values of the program in whose place the `saved` ones apply, by name. An option with a
     name of its own, such as `head_lr`, has to have both: an ignored value, and before that a saved one.
@@ -52,7 +53,7 @@ def ignored_as(path: str, now: Any, before: Any, *, ignored: Values, saved: Valu
 
 @dataclass(frozen=True)
 class Ignored:
-    """Optimizer settings without effect by name: of this start of a run, and of the one before.
+    """Settings without effect by name: of this start of a run, and of the one before.
 
     `saved` are the values that apply in their place.
     """
@@ -71,6 +72,16 @@ class Ignored:
             return "ignored"
         name = ignored_as(path, before, now, ignored=self.before, saved=self.saved)
         return "none" if name and _contains(self.saved.get(name, ()), now) else "changed"
+
+
+def joined(*values: Values) -> dict[str, list[Any]]:
+    """Return the values of all by name.
+
+    >>> joined({"lr": [0.1]}, {"lr": [0.2], "seed": [1]})
+    {'lr': [0.1, 0.2], 'seed': [1]}
+    """
+    names = dict.fromkeys(name for each in values for name in each)
+    return {name: [one for each in values for one in each.get(name, ())] for name in names}
 
 
 def is_same_setting(one: Any, other: Any) -> bool:

@@ -18,6 +18,7 @@ from .learning_rate import optimizer_settings
 from .limit import check_same_limit
 from .progress import Stage
 from .ranks.coverage import check_ranges
+from .record.hooks import loaded_hooks
 from .run import Run
 from .saving.bundle import load_parts
 from .saving.changed_record import changed_data
@@ -25,7 +26,7 @@ from .saving.check import check_saved_run
 from .saving.damaged import describe_ignored, move_damaged
 from .saving.differences import differences
 from .saving.identity import check_seed
-from .saving.ignored import Rates, find_ignored
+from .saving.ignored import Rates, all_ignored, ignored_elsewhere, ignored_in_optimizer
 from .saving.resume_source import find_bundle, parse_resume
 from .saving.undo import all_or_nothing
 from .session import Session
@@ -122,7 +123,7 @@ def _load(run: Run, saved: _Saved, loader: Loader, max_epochs: int | None) -> li
     """Load a saved run, all or nothing, and describe its differences from this program."""
     session, parts, is_own = run.session, saved.parts, saved.is_own
     # Before anything is loaded: a load changes what modules, hooks and schedules contain.
-    rates = Rates.of(session)
+    rates, own_seed = Rates.of(session), loader.seed
     run.recorder.observe_data(loader, run.progress.eval_data)
     record = run.recorder.compared(session)
     if saved.has_returned:
@@ -154,7 +155,10 @@ def _load(run: Run, saved: _Saved, loader: Loader, max_epochs: int | None) -> li
         assert modes is not None
         session.updates_seen = session.updates
         recorded = parts.get("config") or {}
-        ignored = find_ignored(session, groups, rates, began_with=began_with, recorded=recorded)
+        in_optimizer = ignored_in_optimizer(session, groups, rates, began_with=began_with)
+        elsewhere = ignored_elsewhere(
+            record["hooks"], loaded_hooks(run.hooks), seeds=(own_seed, loader.seed), recorded=recorded
+        )
         found = differences(
             session,
             run.hooks,
@@ -165,11 +169,12 @@ def _load(run: Run, saved: _Saved, loader: Loader, max_epochs: int | None) -> li
             own_folder=is_own,
             began_with=began_with,
             config=run.recorder.config,
-            ignored=ignored,
+            ignored=all_ignored(in_optimizer, elsewhere, recorded=recorded),
             record=record,
         )
         run.recorder.settle_hooks(recorded)
-        session.start.ignored |= ignored.now
+        session.start.ignored |= in_optimizer.own
+        session.start.ignored_elsewhere |= elsewhere.own
         # The next start is compared with the first one, too.
         session.start.optimizer = parts["trainer"].get("optimizer_at_start") or groups
         if is_own:

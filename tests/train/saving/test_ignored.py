@@ -89,3 +89,44 @@ def test_an_option_with_the_value_of_an_ignored_one_but_another_meaning_has_chan
     assert {"config.min_lr", "config.dropout"} <= summary(tmp_path)["changed"].keys()
     assert list(summary(tmp_path)["ignored"]) == ["config.lr"]
     assert "config.min_lr is now 0.001, was 0.0" in alerts(tmp_path)[-1]
+
+
+class Decay:
+    """A hook whose state contains its setting."""
+
+    def __init__(self, gamma):
+        self.gamma = gamma
+
+    def on_epoch_end(self, trainer):
+        pass
+
+    def state_dict(self):
+        return {"gamma": self.gamma}
+
+    def load_state_dict(self, state):
+        self.gamma = state["gamma"]
+
+
+def test_a_seed_and_a_setting_of_a_hook_that_are_ignored_are_not_recorded_as_changed(make, data, tmp_path):
+    def start(epochs, seed, gamma):
+        model = nn.Linear(3, 1)
+        torch.manual_seed(seed)
+        settings = {"hooks": [Decay(gamma)], "config": {"seed": seed, "decay": {"gamma": gamma}}}
+        make(model, checkpoint_dir=tmp_path, monitor=None, seed=None, **settings).fit(
+            data, epochs=epochs, batch_size=8
+        )
+        return summary(tmp_path), json.loads((tmp_path / "config.json").read_text())["starts"][-1]
+
+    start(1, 1, 0.5)
+    for epochs in (2, 3):
+        found, record = start(epochs, 2, 0.9)
+        assert not [path for path in found["changed"] if path.startswith("config.")]
+        assert found["ignored"]["config.decay.gamma"][0] == {"epoch": 1, "value": 0.9}
+        assert found["ignored"]["config.seed"][0] == {"epoch": 1, "value": 2}
+        assert list(record["changed"]) == ["trainer.epochs"]
+    first = next(alert for alert in alerts(tmp_path) if "config." in alert)
+    assert "config.seed is ignored: it is now 2, was 1" in first
+    assert "config.decay.gamma is ignored: it is now 0.9, was 0.5" in first
+    found, record = start(4, 1, 0.5)
+    assert not [path for path in found["changed"] if path.startswith("config.")]
+    assert list(record["changed"]) == ["trainer.epochs"]

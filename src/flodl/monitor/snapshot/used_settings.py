@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from flodl.core.ignored_settings import ignored_as, is_same_setting
+from flodl.core.ignored_settings import ignored_as, is_same_setting, joined
 
 from .starts import Start
 
-# By the name of the setting: the values of this program in whose place those of the saved run applied.
-_IGNORED = "ignored_optimizer_settings."
-# What a `Trainer` recorded as applied, also by group.
-_APPLIED = "optimizer_settings."
+# By the name of the setting: the values of this program in whose place those of the saved run applied; with
+# where a `Trainer` recorded those.
+_IGNORED = {"ignored_optimizer_settings": ("optimizer_settings",), "ignored_settings": ("hooks", "seed")}
 
 Setting = dict[str, Any]
 
@@ -40,20 +39,18 @@ def used_settings(starts: Iterable[Start]) -> list[Used]:
 
 
 def _used(config: list[Setting], before: Mapping[str, Setting]) -> Used:
-    ignored: dict[str, list[Any]] = {}
-    saved: dict[str, list[Any]] = {}
-    for item in config:
-        path, value = str(item.get("path")), item.get("value")
-        if path.startswith(_IGNORED) and isinstance(value, list):
-            ignored[path.removeprefix(_IGNORED)] = value
-        elif path.startswith(_APPLIED):
-            saved.setdefault(path.rpartition(".")[2], []).append(value)
+    values = [(str(item.get("path")), item.get("value")) for item in config]
+    known = [(path.partition(".")[0], path.rpartition(".")[2], value) for path, value in values]
+    listed = [(name, value) for part, name, value in known if part in _IGNORED]
+    ignored = joined(*({name: value} for name, value in listed if isinstance(value, list)))
     if not ignored:
         return Used(config, {})
+    parts = {name: _IGNORED[part] for part, name, _ in known if part in _IGNORED}
+    saved = joined(*({name: [value]} for part, name, value in known if part in parts.get(name, ())))
     used = Used([], {})
     for item in config:
         path, value = str(item.get("path")), item.get("value")
-        if path.startswith(_IGNORED):
+        if path.partition(".")[0] in _IGNORED:
             continue
         earlier = before.get(path, {})
         name = _is_of_user(item, path) and ignored_as(
@@ -62,7 +59,7 @@ def _used(config: list[Setting], before: Mapping[str, Setting]) -> Used:
         if not name:
             used.config.append(item)
             continue
-        # A run that starts from another one has the value of its only group.
+        # A run that starts from another one has the saved value, if there is only one.
         applied = {**item, "value": saved[name][0]} if len(saved.get(name, ())) == 1 else item
         used.config.append(earlier or applied)
         if not is_same_setting(used.config[-1].get("value"), value):

@@ -7,11 +7,12 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flodl.core.ignored_settings import Ignored
+from flodl.core.ignored_settings import Ignored, joined
+
+from .ignored import RECORDED
 
 _RECORDED = ("trainer", "started_with")
 _OF_USER = ("trainer.config.", "started_with.")
-_IGNORED = "ignored_optimizer_settings"
 
 
 def starts_with(content: Mapping[str, Any], previous: bytes | None, step: int) -> list[dict[str, Any]]:
@@ -40,14 +41,14 @@ def _changes(now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
     >>> _changes({"trainer": now}, {"trainer": {"config": {"lr": 0.2, "width": 9}}})
     {'changed': {'trainer.config.width': {'was': 9, 'now': 8}}, 'ignored': {'trainer.config.lr': 0.1}}
     """
-    saved: dict[str, list[Any]] = {}
-    for path, value in _leaves("", _part(now, "optimizer_settings")):
-        saved.setdefault(path.rpartition(".")[2], []).append(value)
-    known = Ignored(_part(now, _IGNORED), _part(before, _IGNORED), saved)
+    trainer = now.get("trainer") or {}
+    leaves = _leaves("", {name: trainer.get(name) for name in ("optimizer_settings", "hooks", "seed")})
+    saved = joined(*({path.rpartition(".")[2]: [value]} for path, value in leaves))
+    known = Ignored(_ignored_in(now), _ignored_in(before), saved)
     changed: dict[str, Any] = {}
     ignored: dict[str, Any] = {}
     for path, values in _changed("", now, before).items():
-        if path.startswith(f"trainer.{_IGNORED}"):
+        if path.removeprefix("trainer.").partition(".")[0] in RECORDED:
             continue
         effect = "changed"
         if path.startswith(_OF_USER) and "now" in values:
@@ -59,15 +60,18 @@ def _changes(now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
     return {"changed": changed, "ignored": ignored} if ignored else {"changed": changed}
 
 
-def _part(recorded: Mapping[str, Any], name: str) -> dict[str, Any]:
-    found = (recorded.get("trainer") or {}).get(name)
-    return found if isinstance(found, dict) else {}
+def _ignored_in(recorded: Mapping[str, Any]) -> dict[str, list[Any]]:
+    trainer = recorded.get("trainer") or {}
+    return joined(*(trainer.get(name) or {} for name in RECORDED))
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for name, one in value.items():
             yield from _leaves(f"{path}.{name}", one)
+    elif isinstance(value, list) and any(isinstance(one, dict) for one in value):
+        for one in value:
+            yield from _leaves(path, one)
     else:
         yield path, value
 
