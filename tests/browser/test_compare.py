@@ -104,6 +104,26 @@ def test_a_setting_that_a_later_start_changed_is_shown_with_its_earlier_value(
         assert seen.messages == []
 
 
+def test_a_setting_that_a_start_does_not_have_is_shown_as_not_set(visit: Any, tmp_path: Path) -> None:
+    starts = {"run-1": ({}, {"mix": 1}), "run-2": ({"mix": 1}, {}), "run-3": ({"mix": 1}, {"mix": None})}
+    for name, settings in starts.items():
+        with Journal.open(tmp_path / name) as journal:
+            for at, each in enumerate(settings):
+                config = [{"path": path, "value": value, "origin": ""} for path, value in each.items()]
+                facts = {"name": name, "total_epochs": 2, "config": [*config, {"path": "seed", "value": 0}]}
+                journal.write(Event("run_start", facts, time_s=10.0 * at))
+                data = {"epoch": at, "metrics": {"loss": 1.0}, "duration_s": 1.0}
+                journal.write(Event("epoch", data, time_s=10.0 * at + 1))
+                journal.write(Event("run_end", {"status": "finished"}, time_s=10.0 * at + 2))
+    with served(tmp_path) as url:
+        seen = visit(url)
+        column = heads(seen.page).index("mix")
+        rows = seen.page.locator("#runs-table tbody tr")
+        cells = [row.locator("td").all_text_contents()[column] for row in rows.all()]
+        assert sorted(cells) == ["1 → not set", "1 → null", "not set → 1"]
+        assert seen.messages == []
+
+
 def test_a_click_on_a_heading_sorts_the_best_first_and_a_second_click_reverses(
     visit: Any, tmp_path: Path
 ) -> None:

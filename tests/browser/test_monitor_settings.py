@@ -60,7 +60,7 @@ def test_long_values_and_the_length_of_runs_show_where_they_differ(visit: Any, t
     ]
     with Server(FollowedRuns(runs).runs, port=0) as server:
         found = differences(visit(server.url).page)
-    assert found["(total epochs)"] == ["1", "2"]
+    assert found["epochs"] == ["1", "2"]
     left, right = found["prompt"]
     assert "left" in left
     assert "right" in right

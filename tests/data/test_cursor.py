@@ -226,3 +226,46 @@ def test_a_cursor_of_a_torch_loader_with_other_batches_names_the_settings(change
         f"the cursor was saved with 7 batches per epoch, but this loader has {count}. "
         "Use the same data, batch_size and drop_last."
     )
+
+
+BATCHES = [(IMAGES[at : at + 4], LABELS[at : at + 4]) for at in range(0, 20, 4)]
+
+
+@pytest.mark.parametrize(
+    ("saved", "own", "told"),
+    [
+        ((IMAGES, 4), (BATCHES, None), "26 samples per epoch, but this loader has 5 batches."),
+        ((BATCHES, None), (IMAGES, 4), "5 batches per epoch, but this loader has 26 samples."),
+        ((IMAGES[:5], 4), (BATCHES, None), "5 samples per epoch, but this loader has 5 batches."),
+        (
+            (map(abs, [1, 2]), 4),
+            (map(abs, [1, 2]), None),
+            "an unknown number of samples per epoch, but this loader has an unknown number of batches.",
+        ),
+    ],
+)
+def test_samples_and_batches_are_told_apart_by_their_units(saved, own, told):
+    state, other = Loader(*saved).state_dict(), Loader(*own)
+    with pytest.raises(CursorError) as caught:
+        other.load_state_dict(state)
+    assert str(caught.value).startswith(f"the cursor was saved with {told}")
+    assert "same kind of data" in str(caught.value)
+
+
+def test_a_cursor_of_an_older_version_has_the_unit_of_its_order():
+    def saved_by(*arguments):
+        return {name: one for name, one in Loader(*arguments).state_dict().items() if name != "unit"}
+
+    for mine, other, told in (
+        ((IMAGES, 4), (torch_loader(), None), "26 samples per epoch, but this loader has 3 batches."),
+        ((torch_loader(), None), (IMAGES, 4), "3 batches per epoch, but this loader has 26 samples."),
+    ):
+        with pytest.raises(CursorError, match=f"was saved with {told}"):
+            Loader(*other).load_state_dict(saved_by(*mine))
+        Loader(*mine).load_state_dict(saved_by(*mine))
+    Loader(BATCHES, None).load_state_dict(saved_by(BATCHES, None))
+
+
+def test_a_loader_of_batches_shows_their_number():
+    assert repr(Loader(BATCHES, None)).startswith("Loader(5 batches, ")
+    assert repr(Loader(IMAGES, 4)).startswith("Loader(26 samples, ")

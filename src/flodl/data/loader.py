@@ -20,7 +20,7 @@ from flodl.core.usage.calls import DataCallError, explain_creation
 
 from .augment.augmentation import as_augmentation
 from .batch import PositionedBatch
-from .cursor import Cursor
+from .cursor import Cursor, Unit
 from .description import describe_augmentation, describe_source
 from .loading.backend import BackendOptions, create_backend
 from .loading.placement import check_memory_cap
@@ -310,8 +310,7 @@ class Loader:
         if self._seed_was_given and not self.depends_on_seed:
             cursor = replace(cursor, seed=seed)  # every seed has the same batches
         own = self._cursor_in(cursor.epoch, seed=seed, sampler=sampler)
-        is_exact, whole = not isinstance(self._source, Stream), self.batch_size is None
-        cursor.check_against(own, is_exact=is_exact, counts_batches=whole)
+        cursor.check_against(own, is_exact=not isinstance(self._source, Stream))
         if seed != self.seed:
             log.msg("Loader: the saved order continues, with seed %d; seed %d is not used", seed, self.seed)
         self._seed, self._sampler = seed, sampler
@@ -402,8 +401,9 @@ class Loader:
 
     def __repr__(self) -> str:
         count = "?" if self._source.num_samples is None else self._source.num_samples
+        unit = "batches" if self.batch_size is None else "samples"
         return (
-            f"Loader({count} samples, batch_size={self.batch_size}, device={self.device}, "
+            f"Loader({count} {unit}, batch_size={self.batch_size}, device={self.device}, "
             f"mode={self.mode!r}: {self.reason})"
         )
 
@@ -471,7 +471,8 @@ class Loader:
             order += f", by {self._num_parts} workers" if self._num_parts > 1 else ""
         else:
             order = order_name(sampler, self._source.num_samples)
-        return Cursor(seed, epoch, self._position, count, order, self._source_state)
+        unit: Unit = "batches" if self.batch_size is None else "samples"
+        return Cursor(seed, epoch, self._position, count, order, self._source_state, unit)
 
     def _resident(self) -> Resident:
         if not isinstance(self._backend, Resident):

@@ -34,6 +34,11 @@ def group_ratios(bridge: ScheduleBridge | None) -> tuple[float, ...]:
     return () if bridge is None else bridge.ratios
 
 
+def group_rates(bridge: ScheduleBridge | None) -> tuple[float, ...]:
+    """Return the rate that each group had when it was given to a schedule, if there is one."""
+    return () if bridge is None else tuple(one * bridge.state_dict()["reference_lr"] for one in bridge.ratios)
+
+
 def follows_loss(bridge: ScheduleBridge | None) -> bool:
     """Return whether a schedule follows a metric, which is the loss in a trainer."""
     watcher = None if bridge is None else bridge.watcher

@@ -14,18 +14,19 @@ from flodl.data import Loader
 
 from .callbacks.standard import EarlyStopping
 from .evaluation.modes import modes_of
-from .learning_rate import group_ratios, optimizer_settings
+from .learning_rate import optimizer_settings
 from .limit import check_same_limit
 from .progress import Stage
 from .ranks.coverage import check_ranges
+from .record.hooks import loaded_hooks
 from .run import Run
 from .saving.bundle import load_parts
-from .saving.changed_optimizer import ignored_settings
 from .saving.changed_record import changed_data
 from .saving.check import check_saved_run
 from .saving.damaged import describe_ignored, move_damaged
 from .saving.differences import differences
 from .saving.identity import check_seed
+from .saving.ignored import Rates, all_ignored, ignored_elsewhere, ignored_in_optimizer
 from .saving.resume_source import find_bundle, parse_resume
 from .saving.undo import all_or_nothing
 from .session import Session
@@ -125,7 +126,7 @@ def _load(run: Run, saved: _Saved, loader: Loader, max_epochs: int | None) -> li
     """Load a saved run, all or nothing, and describe its differences from this program."""
     session, parts, is_own = run.session, saved.parts, saved.is_own
     # Before anything is loaded: a load changes what modules, hooks and schedules contain.
-    ratios = group_ratios(session.train_step.schedule)
+    rates, own_seed = Rates.of(session), loader.seed
     run.recorder.observe_data(loader, run.progress.eval_data)
     record = run.recorder.compared(session)
     if saved.has_returned:
@@ -156,34 +157,36 @@ def _load(run: Run, saved: _Saved, loader: Loader, max_epochs: int | None) -> li
         assert groups is not None
         assert modes is not None
         session.updates_seen = session.updates
+        recorded = parts.get("config") or {}
+        in_optimizer = ignored_in_optimizer(session, groups, rates, began_with=began_with)
+        elsewhere = ignored_elsewhere(
+            record["hooks"], loaded_hooks(run.hooks), seeds=(own_seed, loader.seed), recorded=recorded
+        )
         found = differences(
             session,
             run.hooks,
             parts,
             groups=groups,
-            ratios=ratios,
+            ratios=rates.ratios,
             modes=modes,
             own_folder=is_own,
             began_with=began_with,
             config=run.recorder.config,
+            ignored=all_ignored(in_optimizer, elsewhere, recorded=recorded),
             record=record,
         )
-        run.recorder.settle_hooks(parts.get("config") or {})
-        session.start.ignored |= ignored_settings(
-            groups,
-            session.optimizer.param_groups,
-            at_start=began_with,
-            scheduled=session.schedule is not None,
-        )
+        run.recorder.settle_hooks(recorded)
+        session.start.ignored |= in_optimizer.own
+        session.start.ignored_elsewhere |= elsewhere.own
         # The next start is compared with the first one, too.
         session.start.optimizer = parts["trainer"].get("optimizer_at_start") or groups
         if is_own:
             session.start.modes = parts["trainer"].get("modes_at_start") or modes
     if not is_own:
         session.start.source = str(saved.bundle.path)
-        session.start.buffers = ((parts.get("config") or {}).get("model") or {}).get("buffers")
+        session.start.buffers = (recorded.get("model") or {}).get("buffers")
         return found
-    session.start.earlier_record = parts.get("config") or {}
+    session.start.earlier_record = recorded
     if call is not None:
         session.fit_calls.at_begin = call
     assert run.saver is not None

@@ -34,6 +34,8 @@ class Start:
     optimizer: list[dict[str, Any]] | None = None
     # The settings of the optimizer in this program in whose place those of the saved run apply, by name.
     ignored: dict[str, list[Any]] = field(default_factory=dict)
+    # The same for the settings of hooks and the seed.
+    ignored_elsewhere: dict[str, list[Any]] = field(default_factory=dict)
     # The number of batches that epochs are limited to.
     limit: int | None = None
     # The record of this start, that of an earlier one in the same folder, and the bundle of another run.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from flodl.engine import TrainStep, watch_broadcasts
@@ -160,3 +162,90 @@ def test_modes_of_the_user_are_left_in_their_order():
         model(X)
         assert torch._C._len_torch_function_stack() == 1
     assert torch._C._len_torch_function_stack() == 0
+
+
+def mean_squared(model, x, y):
+    return F.mse_loss(model(x), y)
+
+
+def absolute(model, x, y):
+    return nn.L1Loss()(model(x), y)
+
+
+@pytest.mark.parametrize("loss_of", [mean_squared, absolute])
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        (
+            Y,
+            f"input of shape [{N}, 1] and a target of shape [{N}], which are combined to [{N}, {N}], so each",
+        ),
+        (
+            torch.randn(N, 4),
+            f"a target of shape [{N}, 4], which are combined to [{N}, 4]. Give both the same",
+        ),
+    ],
+)
+def test_a_loss_of_torch_with_different_shapes_is_reported_once_with_the_line(
+    loss_of, target, told, capsys, recwarn
+):
+    model = nn.Linear(3, 1)
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), loss_of, tier="eager")
+    for rows in (N, N, N - 2):  # torch would warn of each size
+        step(X[:rows], target[:rows])
+    err = capsys.readouterr().err
+    line = inspect.getsourcelines(loss_of)[1] + 1
+    assert err.count(f"at test_broadcasts.py:{line}, ") == err.count("which are combined to") == 1
+    assert told in err
+    assert not recwarn.list
+
+
+def test_the_warning_of_a_loss_is_not_lost_if_the_step_fails(recwarn):
+    def fails(model, x, y):
+        return mean_squared(model, x, y) + undefined  # noqa: F821
+
+    with pytest.raises(NameError):
+        found_in(fails, X, Y)
+    (warned,) = recwarn.list
+    line = inspect.getsourcelines(mean_squared)[1] + 1
+    assert (warned.filename, warned.lineno) == (__file__, line)
+    assert "Using a target size" in str(warned.message)
+
+
+@pytest.mark.parametrize("action", ["ignore", "error"])
+def test_the_filters_of_the_program_apply_to_the_warning_of_a_loss(action):
+    with warnings.catch_warnings():
+        warnings.simplefilter(action)
+        if action == "ignore":
+            assert found_in(mean_squared, X, Y) == []
+        else:
+            with pytest.raises(UserWarning, match="Using a target size"):
+                found_in(mean_squared, X, Y)
+
+
+def copies(model, x, y):
+    return F.mse_loss(model(x)[:, 0], torch.tensor(y))
+
+
+def deprecated(model, x, y):
+    return F.softmax(model(x)[:, 0]).sum()
+
+
+@pytest.mark.parametrize("compute", [copies, deprecated])
+def test_any_warning_of_torch_has_the_line_of_the_program_and_is_shown_once(compute):
+    model = nn.Linear(3, 1)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            with watch_broadcasts(model, (X, Y)):
+                compute(model, X, Y)
+        compute(model, X, Y)
+    line = inspect.getsourcelines(compute)[1] + 1
+    assert [(each.filename, each.lineno) for each in shown] == [(__file__, line)]
+
+
+@pytest.mark.filterwarnings("default")
+def test_warnings_are_shown_as_before_after_a_step_was_watched():
+    shown = warnings.showwarning
+    found_in(mean_squared, X, Y)
+    assert warnings.showwarning is shown

@@ -31,12 +31,37 @@ def test_only_settings_that_differ_are_listed():
     assert found["num_settings"] == 2
 
 
-def test_the_number_of_epochs_is_listed_once_as_a_setting_or_else_as_a_fact():
+def test_the_number_of_epochs_is_listed_as_a_setting_if_it_differs():
     facts = [{"total epochs": epochs} for epochs in (3, 4)]
     trained = [run("a", facts=facts[0], epochs=3), run("b", facts=facts[1], epochs=4)]
-    assert compare(trained)["differing"] == ["epochs"]
-    assert compare([run("a", facts=facts[0]), run("b", facts=facts[1])])["differing"] == ["(total epochs)"]
-    assert compare([trained[0], run("b", facts=facts[1])])["differing"] == ["epochs", "(total epochs)"]
+    known, unknown = [run("a", facts=facts[0]), run("b", facts=facts[1])], run("c")
+    for runs in (trained, known, [trained[0], known[1]], [*known, unknown]):
+        found = compare(runs)
+        assert found["differing"] == found["columns"] == ["epochs"]
+        assert [each["settings"] for each in found["runs"][:2]] == [{"epochs": 3}, {"epochs": 4}]
+    assert compare([trained[0], known[0]])["differing"] == []
+    assert compare([known[0], unknown])["differing"] == []
+
+
+def test_the_number_of_epochs_of_the_last_start_counts(tmp_path):
+    def write(name, *starts):
+        for total, epochs in starts:
+            write_starts(tmp_path / name, ({}, epochs), total_epochs=total)
+        return tmp_path / name
+
+    extended = write("extended", (2, [0, 1]), (4, [2, 3]))
+    whole, shorter = write("whole", (4, range(4))), write("shorter", (2, [0, 1]))
+    for runs, differing in (([extended, whole], []), ([extended, whole, shorter], ["epochs"])):
+        assert compare([summary(one) for one in runs])["differing"] == differing
+        exported = json.loads(comparison_json(runs))
+        assert exported["differing"] == differing
+        shown = [one["settings"].get("epochs") for one in exported["runs"]]
+        assert shown == ([4, 4, 2] if differing else [None, None])
+
+
+def test_a_setting_with_the_name_of_the_number_of_epochs_is_compared():
+    runs = [run(name, facts={"total epochs": 9}, epochs=epochs) for name, epochs in (("a", 3), ("b", 4))]
+    assert compare(runs)["differing"] == ["epochs"]
 
 
 def test_a_number_and_its_text_differ_but_one_and_one_point_zero_do_not():
@@ -108,12 +133,12 @@ def test_no_runs_can_be_compared():
     }
 
 
-def write_starts(folder, *starts):
+def write_starts(folder, *starts, total_epochs=9):
     """Write a journal; each start has its settings and the epochs that it trains."""
     with Journal.open(folder) as journal:
         for number, (settings, epochs) in enumerate(starts):
             config = [{"path": path, "value": value, "origin": ""} for path, value in settings.items()]
-            facts = {"name": folder.name, "total_epochs": 9, "config": config}
+            facts = {"name": folder.name, "total_epochs": total_epochs, "config": config}
             journal.write(Event("run_start", facts, time_s=100.0 * number))
             for epoch in epochs:
                 journal.write(
@@ -135,10 +160,15 @@ def test_a_setting_that_only_one_start_has_is_listed_and_makes_runs_differ(tmp_p
     whole = write_starts(tmp_path / "b", ({"lr": 0.2, "mix": 1}, [0, 1, 2, 3]))
     removed = write_starts(tmp_path / "c", ({"lr": 0.2, "mix": 1}, [0, 1]), ({"lr": 0.2}, [2, 3]))
     without = write_starts(tmp_path / "d", ({"lr": 0.2}, [0, 1, 2, 3]))
-    assert summary(added)["changed"] == {"mix": [{"epoch": 2, "was": None, "now": 1}]}
-    assert summary(removed)["changed"] == {"mix": [{"epoch": 2, "was": 1, "now": None}]}
+    assert summary(added)["changed"] == {"mix": [{"epoch": 2, "now": 1}]}
+    assert summary(removed)["changed"] == {"mix": [{"epoch": 2, "was": 1}]}
     for runs in ((added, whole), (removed, without)):
         assert compare([summary(run) for run in runs])["differing"] == ["mix"]
+
+
+def test_a_setting_that_is_none_is_not_a_missing_one(tmp_path):
+    cleared = write_starts(tmp_path / "a", ({"mix": 1}, [0, 1]), ({"mix": None}, [2, 3]))
+    assert summary(cleared)["changed"] == {"mix": [{"epoch": 2, "was": 1, "now": None}]}
 
 
 def test_a_setting_that_only_one_version_of_flodl_records_is_left_out(tmp_path):

@@ -23,3 +23,11 @@ def test_a_long_value_that_got_longer_shows_its_end():
     (line,) = changes("step.rows", [*rows, 100], rows)
     assert "99, 100], was …" in line
     assert line.endswith("98, 99]")
+
+
+def test_a_value_that_is_missing_is_not_one_that_is_none():
+    assert [*changes("step", {"a": 1}, {"b": None})] == [
+        "step.a is now 1, was not there",
+        "step.b is no longer there, was None",
+    ]
+    assert [*changes("step", {"b": None}, {"b": 2})] == ["step.b is now None, was 2"]

@@ -347,3 +347,13 @@ def test_changed_settings_of_the_user_are_reported(make, data, tmp_path):
     make(checkpoint_dir=tmp_path, config=before).fit(data, epochs=1, batch_size=8)
     make(checkpoint_dir=tmp_path, config=after, monitor=None).fit(data, epochs=2, batch_size=8)
     assert "config.width is now 9, was 8; config.augment.flip is now False, was True" in alerts(tmp_path)[-1]
+
+
+def test_a_setting_of_the_user_that_is_missing_is_not_one_that_is_none(make, data, tmp_path):
+    before, after = {"mixup": 0.2, "width": 8}, {"pad": 2, "width": None, "new": None}
+    make(checkpoint_dir=tmp_path, config=before).fit(data, epochs=1, batch_size=8)
+    make(checkpoint_dir=tmp_path, config=after, monitor=None).fit(data, epochs=2, batch_size=8)
+    assert alerts(tmp_path)[-1].endswith(
+        "config.pad is now 2, was not set before; config.width is now None, was 8; "
+        "config.mixup is no longer set, was 0.2"
+    )

@@ -40,7 +40,8 @@ class RunRecord:
             else:
                 is_different = not _is_same(old["value"], new["value"])
             if is_different:
-                yield f"{name} was {_shown(old)} and is now {_shown(new)}"
+                is_now = "is no longer set" if new is None else f"is now {_shown(new)}"
+                yield f"{name} was {_shown(old)} and {is_now}"
 
     def changed_files(self, now: RunRecord) -> list[str]:
         """Return the program files whose content is different now."""

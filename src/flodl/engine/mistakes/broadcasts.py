@@ -1,4 +1,8 @@
-"""A step function that combines [n, 1] and [n], one number for each of n samples, and gets [n, n]."""
+"""A step function that combines [n, 1] and [n], one number for each of n samples, and gets [n, n].
+
+The losses of torch warn of this and of other shapes that differ. While they are watched, the report takes the
+place of this warning: it is made once, with the line of the program.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,13 @@ from flodl.core import log
 
 from ..batch.samples import num_samples
 from ..batch.tree import leaves_of
+from .torch_warnings import Warned, warnings_at_caller
 
 # Sums over features that keep the dimension, as the squared norms of all pairs of distances do.
 _KEPT_ON_PURPOSE = ("sum", "mean", "norm", "vector_norm", "logsumexp")
+_EACH = (
+    "each sample is combined with every other one. Remove the extra dimension, for example with squeeze(1)"
+)
 _PACKAGES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
 
 
@@ -28,7 +36,8 @@ _PACKAGES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
 def watch_broadcasts(model: nn.Module, batch: tuple[Any, ...]) -> Iterator[list[str]]:
     """Yield a list that collects where the code around a model combines [n, 1] and [n], for n samples.
 
-    Both have to come from the batch or from the model, and nothing in sight may have made the column on
+    The same goes for losses of torch that warn of different shapes, whatever these are. Otherwise, both
+    tensors have to come from the batch or from the model, and nothing in sight may have made the column on
     purpose, such as `x[:, None]`. What the model itself does is not watched, and nothing is in a process that
     has compiled something.
 
@@ -56,6 +65,14 @@ def watch_broadcasts(model: nn.Module, batch: tuple[Any, ...]) -> Iterator[list[
     hooks = model.register_forward_pre_hook(leave), model.register_forward_hook(enter)
     try:
         yield mode.found
+    except BaseException:
+        # The report may be lost.
+        for warned in mode.warned:
+            warned.show()
+        raise
+    else:
+        for warned in mode.warned:
+            warned.silence()
     finally:
         mode.leave()
         for hook in hooks:
@@ -68,6 +85,8 @@ class _Watch(TorchFunctionMode):
     def __init__(self, rows: int) -> None:
         super().__init__()
         self.rows, self.found = rows, list[str]()
+        # The warnings of torch that a report has replaced.
+        self.warned = list[Warned]()
         # What has a row for each sample, and whether it is a column that was made on purpose.
         self._samples: Any = WeakIdKeyDictionary()
         self._depth = _num_modes()
@@ -94,10 +113,16 @@ class _Watch(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
+        given = [*_tensors((*args, *(kwargs or {}).values()))]
+
+        def take(warned: Warned, caller: FrameType) -> bool:
+            return warned.is_of_loss and self._report_loss(func, given[:2], warned, caller)
+
+        with warnings_at_caller(sys._getframe(), func, take):
+            result = func(*args, **(kwargs or {}))
         if not self._is_off:
             try:
-                self._look(func, [*_tensors((*args, *(kwargs or {}).values()))], result)
+                self._look(func, given, result)
             except Exception as error:
                 log.debug("the search for broadcasts: %s: %s", type(error).__name__, error)
                 self._is_off = True
@@ -140,11 +165,31 @@ class _Watch(TorchFunctionMode):
 
     def _report(self) -> None:
         n = self.rows
-        text = (
-            f"at {_line_of_user(sys._getframe(1))}, tensors of shape [{n}, 1] and [{n}] are combined to "
-            f"[{n}, {n}], so each sample is combined with every other one. Remove the extra dimension, for "
-            "example with squeeze(1). If all pairs are meant, write a[:, None] and b[None, :]"
+        text = f"tensors of shape [{n}, 1] and [{n}] are combined to [{n}, {n}], so {_EACH}"
+        self._add(sys._getframe(1), f"{text}. If all pairs are meant, write a[:, None] and b[None, :]")
+
+    def _report_loss(self, func: Any, given: list[Tensor], warned: Warned, caller: FrameType) -> bool:
+        """Report a loss that torch warns of; return whether the report takes the place of this warning."""
+        shapes = [tuple(one.shape) for one in given]
+        if len(shapes) < 2:
+            return False
+        try:
+            combined = tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+        except RuntimeError:  # which the loss itself raises next
+            return False
+        told, wanted, found = (str([*shape]) for shape in (*shapes, combined))
+        name = getattr(func, "__name__", "a loss")
+        is_column = sorted(map(len, shapes)) == [1, 2] and combined == (self.rows, self.rows)
+        self._add(
+            caller,
+            f"{name} gets an input of shape {told} and a target of shape {wanted}, which are combined to "
+            f"{found}{f', so {_EACH}' if is_column else '. Give both the same shape'}",
         )
+        self.warned.append(warned)
+        return True
+
+    def _add(self, frame: FrameType, text: str) -> None:
+        text = f"at {_line_of_user(frame)}, {text}"
         if text not in self.found:
             self.found.append(text)
 

@@ -17,8 +17,10 @@ def comparison_json(runs: Sequence[Run], *, focus: Focus | None = None) -> bytes
     for run, reader, found in zip(compared["runs"], readers, summaries):
         epochs = [entry for entry in reader.entries({"epoch"}) if entry.event.rank == 0]
         run["folder"] = str(reader.path.parent)
-        run["settings"] = {item["path"]: item.get("value") for item in found["config"] if "path" in item}
-        run["changed"] = found["changed"]
+        own = {item["path"]: item.get("value") for item in found["config"] if "path" in item}
+        # Those that differ include the number of epochs, which a run may have as a fact only.
+        run["settings"] = own | {path: one for path, one in run["settings"].items() if path[:1] != "("}
+        run["changed"], run["ignored"] = found["changed"], found["ignored"]
         run["facts"] = found["facts"]
         run["history"] = merge_history(epoch_with_id(entry, found["total_epochs"]) for entry in epochs)
     return dumps({name: compared[name] for name in ("metric", "differing", "runs")})

@@ -27,8 +27,8 @@ function showDifferences({ runs, differing, num_settings }) {
   byId("config-title").textContent = "Settings that differ";
   byId("config-aside").textContent = `${differing.length} of ${num_settings}`;
   const rows = differing.map((path) => {
-    const texts = runs.map((run) => (Object.hasOwn(run.settings, path) ? settingText(run, path, JSON.stringify) : null));
-    const shown = runs.map((run) => (Object.hasOwn(run.settings, path) ? settingText(run, path) : null));
+    const texts = runs.map((run) => (hasSetting(run, path) ? settingText(run, path, JSON.stringify) : null));
+    const shown = runs.map((run) => (hasSetting(run, path) ? settingText(run, path) : null));
     // Values that look the same, such as 1 and "1", are shown as JSON.
     const isClear = new Set(shown).size === new Set(texts).size;
     const values = isClear ? shown : texts;

@@ -5,11 +5,17 @@ function formatSetting(value) {
   return typeof value === "string" ? value : JSON.stringify(value);
 }
 
-// A setting of a run in a comparison, after the values that later starts replaced: "0.002 → 0.001".
+// A setting of a run in a comparison, after the values that later starts replaced: "0.002 → 0.001". A start may lack it.
 function settingText({ settings, changed }, path, format = formatSetting) {
   const changes = changed && Object.hasOwn(changed, path) ? changed[path] : [];
-  const values = changes.length ? [changes[0].was, ...changes.map(({ now }) => now)] : [settings[path]];
-  return values.map((value) => format(value)).join(" → ");
+  const text = (values, name) => (Object.hasOwn(values, name) ? format(values[name]) : "not set");
+  const texts = changes.length ? [text(changes[0], "was"), ...changes.map((change) => text(change, "now"))] : [text(settings, path)];
+  return texts.join(" → ");
+}
+
+// Whether a run has a setting, or had it before a later start.
+function hasSetting({ settings, changed }, path) {
+  return Object.hasOwn(settings, path) || (changed !== undefined && Object.hasOwn(changed, path));
 }
 
 function showConfig(run) {

@@ -51,7 +51,7 @@ class RunsTable {
   makeColumns() {
     const { columns, metrics } = this.comparison;
     const isNumeric = (path) => this.runs.every(({ settings }) => settings[path] === undefined || typeof settings[path] === "number");
-    const setting = (path) => ({ id: `setting ${path}`, label: path, value: ({ settings }) => settings[path], text: (value, run) => settingText(run, path), className: isNumeric(path) ? "number" : "code" });
+    const setting = (path) => ({ id: `setting ${path}`, label: path, value: ({ settings }) => settings[path], text: (value, run) => settingText(run, path), isKnown: (run) => hasSetting(run, path), className: isNumeric(path) ? "number" : "code" });
     const number = (label, value, format = formatValue) => ({ id: label, label, value, text: format, className: "number" });
     const best = (name, label) => ({ ...number(label, ({ metrics: own }) => own[name]?.best), mode: this.modeOf(name) });
     const others = metrics.filter((name) => name !== this.metric && !columns.includes(name)).slice(0, MAX_OTHER_METRICS);
@@ -172,9 +172,10 @@ class RunsTable {
     const line = element("tr");
     line.dataset.run = run.run;
     line.append(this.makeNameCell(run, isCharted));
-    for (const { value, text, className } of this.columns.slice(1)) {
+    for (const { value, text, className, isKnown } of this.columns.slice(1)) {
       const known = value(run);
-      const words = known === null || known === undefined ? "—" : text(known, run);
+      const isShown = isKnown?.(run) ?? (known !== null && known !== undefined);
+      const words = isShown ? text(known, run) : "—";
       const cell = element("td", className, words.length > MAX_CELL ? `${words.slice(0, MAX_CELL)}…` : words);
       if (words.length > MAX_CELL) cell.title = words.slice(0, 2000);
       line.append(cell);

@@ -1,4 +1,4 @@
-"""The settings of a run that a later start changed."""
+"""The settings of a run that a later start changed, and those that it set without effect."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class _Part(NamedTuple):
     epoch: int
     step: float | None
     settings: dict[str, Any]
+    ignored: dict[str, Any]
 
     def replaces(self, earlier: _Part) -> bool:
         """Return whether an earlier part was trained again as a whole."""
@@ -30,30 +31,42 @@ class _Part(NamedTuple):
         return earlier.step is None or self.step is None or self.step <= earlier.step
 
 
+class Changes(NamedTuple):
+    """What later starts of a run changed, by path, and what they set without effect."""
+
+    changed: dict[str, list[dict[str, Any]]]
+    ignored: dict[str, list[dict[str, Any]]]
+
+
 def changed_settings(
     reader: Reader, starts: Sequence[Start], epochs: Sequence[Entry], *, rank: int, started_s: float | None
-) -> dict[str, list[dict[str, Any]]]:
+) -> Changes:
     """Return by path what each start changed, up to the one that is shown, which began at `started_s`.
 
-    A start that has not trained is left out. A setting that only one of two starts has is None in the other;
-    it is left out if they have different versions of flodl, because a newer one may record more.
+    A start that has not trained is left out. Of a setting that only one of two starts has, the value of the
+    other one is missing; it is left out if they have different versions of flodl, because a newer one may
+    record more.
     """
     parts: list[_Part] = []
-    for start, config in zip(starts, used_settings(starts)) if len(starts) > 1 else ():
+    for start, used in zip(starts, used_settings(starts)):
         is_shown = start.first.event.time_s == started_s
-        settings = {str(item.get("path")): item.get("value") for item in config}
+        settings = {str(item.get("path")): item.get("value") for item in used.config}
         if settings and (is_shown or start.has_trained(reader, rank)):
-            part = _Part(_epochs_before(start, epochs), _first_step(reader, start, rank), settings)
+            step = _first_step(reader, start, rank) if len(starts) > 1 else None
+            part = _Part(_epochs_before(start, epochs), step, settings, used.ignored)
             parts = [*(one for one in parts if not part.replaces(one)), part]
         if is_shown:
             break
-    found: dict[str, list[dict[str, Any]]] = {}
+    found = Changes({}, {})
     for before, part in pairwise(parts):
         was, now = before.settings, part.settings
         for path in _compared(was, now):
             if dumps(now.get(path)) != dumps(was.get(path)):
-                change = {"epoch": part.epoch, "was": was.get(path), "now": now.get(path)}
-                found.setdefault(path, []).append(change)
+                values = {name: each[path] for name, each in (("was", was), ("now", now)) if path in each}
+                found.changed.setdefault(path, []).append({"epoch": part.epoch, **values})
+    for part in parts:
+        for path, value in part.ignored.items():
+            found.ignored.setdefault(path, []).append({"epoch": part.epoch, "value": value})
     return found
 
 

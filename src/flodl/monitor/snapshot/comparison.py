@@ -49,9 +49,7 @@ def compare(summaries: Sequence[Mapping[str, Any]], focus: Focus | None = None) 
     values = [_values(summary) for summary in summaries]
     changed = [summary.get("changed", {}) for summary in summaries]
     ever_changed = {path for each in changed for path in each}
-    if all("epochs" in each and each["epochs"] == each.get(_TOTAL_EPOCHS) for each in values):
-        for each in values:
-            del each[_TOTAL_EPOCHS]  # the record of a trainer has it as a setting
+    _name_epochs(values)
     # The last start of every run may lack a setting that an earlier one had.
     paths = dict.fromkeys([*(path for each in values for path in each), *sorted(ever_changed)])
     set_paths = {
@@ -92,6 +90,24 @@ def _values(summary: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings by path, and the facts in parentheses."""
     found = {str(item.get("path")): item.get("value") for item in summary["config"]}
     return found | {f"({name})": value for name, value in summary["facts"].items()}
+
+
+def _name_epochs(values: Sequence[dict[str, Any]]) -> None:
+    """Replace the fact that a journal has by the setting of a trainer, `epochs`, where the numbers differ.
+
+    A run without a known number, such as a loop that ends on its own, differs in nothing that is known.
+
+    >>> runs = [{"epochs": 4, "(total epochs)": 4}, {"(total epochs)": 4}, {}]
+    >>> _name_epochs(runs)
+    >>> runs
+    [{'epochs': 4}, {'epochs': 4}, {}]
+    """
+    totals = [each.pop(_TOTAL_EPOCHS, None) for each in values]
+    differ = len({total for total in totals if total is not None}) > 1
+    is_setting = any("epochs" in each for each in values)
+    for each, total in zip(values, totals):
+        if total is not None and (differ or (is_setting and "epochs" not in each)):
+            each["epochs"] = total
 
 
 def _is_same(path: str, values: Sequence[Mapping[str, Any]]) -> bool:
@@ -155,7 +171,7 @@ def _key(value: Any, changes: Sequence[Mapping[str, Any]] | None) -> bytes:
 
     A run with a setting that a later start changed is not the same as one that always had its last value.
     """
-    history = [[change["epoch"], change["was"]] for change in changes or ()]
+    history = [[change["epoch"], change.get("was")] for change in changes or ()]
     return dumps(_without_fractions({"was": history, "now": value} if history else value))
 
 

@@ -95,4 +95,5 @@ def _latest_data(entries: list[Entry]) -> dict[str, Any]:
 def settings_of(starts: list[Start], started_s: float | None) -> list[dict[str, Any]]:
     """Return the settings of the start that is shown, or of the last one before it that has any."""
     shown = max((at for at, start in enumerate(starts) if start.first.event.time_s == started_s), default=-1)
-    return next((config for config in reversed(used_settings(starts[: shown + 1])) if config), [])
+    used = used_settings(starts[: shown + 1])
+    return next((each.config for each in reversed(used) if each.config), [])

@@ -32,7 +32,8 @@ def summary(
     Of each metric: the last value, the best one with its epoch, and whether "min" or "max" is better, which
     `modes` sets and else its name says. Of the numbers of single classes, only those in `modes` are included.
     A run without epochs is summarized by its steps.
-    `changed` are the settings that a later start changed, by path, `facts` what else may differ.
+    `changed` are the settings that a later start changed, by path, `ignored` those that one set without
+    effect, `facts` what else may differ.
     """
     reader = Reader.of(run)
     starts = starts_of(reader, rank)
@@ -40,6 +41,7 @@ def summary(
     total = current["total_epochs"]
     entries = [entry for entry in reader.entries({"epoch"}) if entry.event.rank == rank]
     history = merge_history(epoch_record(entry.event, total) for entry in entries)
+    changes = changed_settings(reader, starts, entries, rank=rank, started_s=current["started_s"])
     elapsed_s = current.get("elapsed_s")
     if elapsed_s is None and current["started_s"] is not None:
         elapsed_s = current["earlier_s"] + max(current["now_s"] - current["started_s"], 0.0)
@@ -53,7 +55,8 @@ def summary(
         "total_epochs": total,
         "metrics": _of_epochs(history, modes) if history else _of_steps(reader, rank, modes),
         "config": settings_of(starts, current["started_s"]),
-        "changed": changed_settings(reader, starts, entries, rank=rank, started_s=current["started_s"]),
+        "changed": changes.changed,
+        "ignored": changes.ignored,
         "facts": _facts(current, reader.entries({"graph"}, last=1)),
     }
 
@@ -70,6 +73,7 @@ def unreadable_summary(name: str, reason: str) -> dict[str, Any]:
         "metrics": {},
         "config": [],
         "changed": {},
+        "ignored": {},
         "facts": {},
     }
 

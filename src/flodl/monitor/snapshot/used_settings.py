@@ -2,58 +2,71 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
+
+from flodl.core.ignored_settings import ignored_as, is_same_setting, joined
 
 from .starts import Start
 
-# By the name of the setting: the values of this program in whose place those of the saved run applied.
-_IGNORED = "ignored_optimizer_settings."
-# What a `Trainer` recorded as applied.
-_APPLIED = "optimizer_settings."
+# By the name of the setting: the values of this program in whose place those of the saved run applied; with
+# where a `Trainer` recorded those.
+_IGNORED = {"ignored_optimizer_settings": ("optimizer_settings",), "ignored_settings": ("hooks", "seed")}
+
+Setting = dict[str, Any]
 
 
-def used_settings(starts: Iterable[Start]) -> list[list[dict[str, Any]]]:
+class Used(NamedTuple):
+    """The settings of a start that were used, and by path the values of others that it ignored."""
+
+    config: list[Setting]
+    ignored: dict[str, Any]
+
+
+def used_settings(starts: Iterable[Start]) -> list[Used]:
     """Return the settings of each start; one that was set without effect has its earlier value.
 
     A resumed run continues with the optimizer settings that were saved. If its program was started with
     another `lr`, which it passes to the optimizer, then this `lr` had no effect.
     """
-    found: list[list[dict[str, Any]]] = []
-    before: dict[str, dict[str, Any]] = {}
+    found: list[Used] = []
+    before: dict[str, Setting] = {}
     for start in starts:
-        config = start.config
-        recorded = {str(item.get("path")): item.get("value") for item in config}
-        used = [
-            _used(item, recorded, before) for item in config if not str(item.get("path")).startswith(_IGNORED)
-        ]
-        before = {str(item.get("path")): item for item in used} or before
+        used = _used(start.config, before)
+        before = {str(item.get("path")): item for item in used.config} or before
         found.append(used)
     return found
 
 
-def _used(
-    item: dict[str, Any], recorded: Mapping[str, Any], before: Mapping[str, dict[str, Any]]
-) -> dict[str, Any]:
-    """Return a setting; one that was set without effect as in the earlier start, or as in the optimizer."""
-    path, value = str(item.get("path")), item.get("value")
-    name = path.rpartition(".")[2]
-    values = recorded.get(_IGNORED + name)
-    if not isinstance(values, list) or not _is_of_user(item, path):
-        return item
-    if not any(_is_same(value, one) for one in values):
-        return item
-    return before.get(path, {**item, "value": recorded.get(_APPLIED + name, value)})
+def _used(config: list[Setting], before: Mapping[str, Setting]) -> Used:
+    values = [(str(item.get("path")), item.get("value")) for item in config]
+    known = [(path.partition(".")[0], path.rpartition(".")[2], value) for path, value in values]
+    listed = [(name, value) for part, name, value in known if part in _IGNORED]
+    ignored = joined(*({name: value} for name, value in listed if isinstance(value, list)))
+    if not ignored:
+        return Used(config, {})
+    parts = {name: _IGNORED[part] for part, name, _ in known if part in _IGNORED}
+    saved = joined(*({name: [value]} for part, name, value in known if part in parts.get(name, ())))
+    used = Used([], {})
+    for item in config:
+        path, value = str(item.get("path")), item.get("value")
+        if path.partition(".")[0] in _IGNORED:
+            continue
+        earlier = before.get(path, {})
+        name = _is_of_user(item, path) and ignored_as(
+            path, value, earlier.get("value"), ignored=ignored, saved=saved
+        )
+        if not name:
+            used.config.append(item)
+            continue
+        # A run that starts from another one has the saved value, if there is only one.
+        applied = {**item, "value": saved[name][0]} if len(saved.get(name, ())) == 1 else item
+        used.config.append(earlier or applied)
+        if not is_same_setting(used.config[-1].get("value"), value):
+            used.ignored[path] = value
+    return used
 
 
 def _is_of_user(item: Mapping[str, Any], path: str) -> bool:
     """Return whether someone has set a value, on the command line or in `config`; the rest is recorded."""
     return bool(item.get("origin")) or path.startswith("config.") or "." not in path
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    if isinstance(one, int | float) and isinstance(other, int | float):
-        # A rate that was on the device has been rounded to float32.
-        return math.isclose(one, other, rel_tol=1e-6)
-    return bool(one == other)

@@ -25,7 +25,8 @@ def changes(path: str, now: Any, before: Any) -> Iterator[str]:
     elif now != before:
         shown, then = _shown(now), _shown(before)
         start = _start_of_difference(shown, then)
-        yield f"{path} is now {_cut(shown, start)}, was {_cut(then, start)}"
+        is_now = "is no longer there" if now is ABSENT else f"is now {_cut(shown, start)}"
+        yield f"{path} {is_now}, was {_cut(then, start)}"
 
 
 def changed_modules(now: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:

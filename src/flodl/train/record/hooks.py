@@ -54,6 +54,28 @@ def _changed_hook(path: str, now: Any, before: Any, loaded: Any) -> Iterator[str
         yield f"{path} continues with its saved value of {before!r}, not {now!r}"
 
 
+def ignored_in_hooks(
+    now: Sequence[Any], before: Sequence[Any], loaded: Sequence[Any]
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each setting that a loaded state has replaced: name, value in this program, saved value.
+
+    >>> now, before = [{"class": "Decay", "gamma": 0.9}], [{"class": "Decay", "gamma": 0.5}]
+    >>> [*ignored_in_hooks(now, before, before)]
+    [('gamma', 0.9, 0.5)]
+    """
+    pairs, _ = _paired(now, before)
+    for (hook, saved), after in zip(pairs, loaded):
+        yield from _ignored("", hook, saved, after)
+
+
+def _ignored(name: str, now: Any, before: Any, loaded: Any) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(now, Mapping) and isinstance(before, Mapping) and isinstance(loaded, Mapping):
+        for inner, one in now.items():
+            yield from _ignored(inner, one, before.get(inner, ABSENT), loaded.get(inner, ABSENT))
+    elif name and before is not ABSENT and now != before and loaded == before:
+        yield name, now, before
+
+
 def restored_hooks(now: Sequence[Any], before: Sequence[Any], loaded: Sequence[Any]) -> list[Any]:
     """Return the settings of hooks that apply: those of this program, or saved ones that were loaded.
 

@@ -143,7 +143,7 @@ class Recorder:
     def record(self, session: Session, *, epochs: int, eval_loader: Loader | None) -> dict[str, Any]:
         """Return JSON data with the same keys for every run and, for equal runs, the same values.
 
-        Only a resumed run may have `ignored_optimizer_settings`.
+        Only a resumed run may have `ignored_optimizer_settings` and `ignored_settings`.
         """
         loader, start, evaluator = session.loader, session.start, self._evaluator
         if self._observed is None:
@@ -167,6 +167,8 @@ class Recorder:
         }
         if ignored := still_ignored(start.ignored, self._set_between.get("optimizer_settings")):
             record["ignored_optimizer_settings"] = ignored
+        if start.ignored_elsewhere:
+            record["ignored_settings"] = start.ignored_elsewhere
         return dict(plain(record, depth=MAX_DEPTH))
 
     def _at_first_start(self, session: Session) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from flodl.checkpoint.files.structure import Structure, moved_text
+from flodl.core.ignored_settings import Ignored
 from flodl.graph import Graph, structure_of
 
 from ..callbacks.dispatch import Hooks
@@ -18,6 +19,7 @@ from ..record.machine import versions
 from ..record.model import describe_buffers
 from ..record.settings import config_of
 from ..session import Session
+from .changed_config import changed_config
 from .changed_optimizer import changed_optimizer, changed_ratios
 from .changed_record import changed_record, comparable
 from .label_names import changed_label_names
@@ -43,19 +45,21 @@ def differences(
     own_folder: bool,
     began_with: Iterable[Mapping[str, Any]] | None,
     config: Mapping[str, Any] | None = None,
+    ignored: Ignored | None = None,
     record: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Describe every difference; `groups`, `ratios` and `modes` are those of this program before loading.
 
     `began_with` are those with which the saved run began, or its last call of `fit`.
-    `config` are the settings of the user, `record` the parts of the record that are known by now.
+    `config` are the settings of the user, `ignored` those of the optimizer that have no effect, `record` the
+    parts of the record that are known by now.
     """
     saved, recorded = parts["trainer"], parts.get("config") or {}
     at_start = saved.get("modes_at_start")
     unclaimed, counts = hooks.unclaimed(parts["hooks"]), hooks.changed_counts(parts["hooks"])
     return [
         *changed_settings(session, recorded),
-        *changed_config(config or {}, recorded.get("config") or {}),
+        *changed_config(config or {}, recorded.get("config") or {}, ignored),
         *changed_record(
             record or {},
             recorded,
@@ -112,16 +116,6 @@ def changed_settings(session: Session, saved: Mapping[str, Any]) -> Iterator[str
 def _devices(config: Mapping[str, Any]) -> str:
     devices = config.get("devices")
     return f"{len(devices)} devices (policy {config['policy']!r})" if devices else "one device"
-
-
-def changed_config(own: Mapping[str, Any], saved: Mapping[str, Any], path: str = "config") -> Iterator[str]:
-    """Describe settings of the user that changed since the run was saved, by their paths."""
-    for name in (*own, *(name for name in saved if name not in own)):
-        now, before, where = own.get(name), saved.get(name), f"{path}.{name}"
-        if isinstance(now, Mapping) and isinstance(before, Mapping):
-            yield from changed_config(now, before, where)
-        elif now != before:
-            yield f"{where} is now {now!r}, was {before!r}"
 
 
 def changed_buffers(own: Any, at_start: Any, loaded: Mapping[str, Any]) -> Iterator[str]:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from flodl.core.ignored_settings import Ignored, joined
+
+from .ignored import RECORDED
+
 _RECORDED = ("trainer", "started_with")
+_OF_USER = ("trainer.config.", "started_with.")
 
 
 def starts_with(content: Mapping[str, Any], previous: bytes | None, step: int) -> list[dict[str, Any]]:
@@ -26,7 +31,49 @@ def starts_with(content: Mapping[str, Any], previous: bytes | None, step: int) -
     starts = earlier.get("starts")
     if not isinstance(starts, list) or not starts:  # written by an older version of flodl
         starts = [{"started_at": None, "step": 0, **_recorded(earlier)}]
-    return [*starts, {**begun, "changed": _changed("", recorded, _recorded(earlier))}]
+    return [*starts, {**begun, **_changes(recorded, _recorded(earlier))}]
+
+
+def _changes(now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """Return what changed, and apart from that the settings of the user that a resume ignored, if any.
+
+    >>> now = {"ignored_optimizer_settings": {"lr": [0.1]}, "config": {"lr": 0.1, "width": 8}}
+    >>> _changes({"trainer": now}, {"trainer": {"config": {"lr": 0.2, "width": 9}}})
+    {'changed': {'trainer.config.width': {'was': 9, 'now': 8}}, 'ignored': {'trainer.config.lr': 0.1}}
+    """
+    trainer = now.get("trainer") or {}
+    leaves = _leaves("", {name: trainer.get(name) for name in ("optimizer_settings", "hooks", "seed")})
+    saved = joined(*({path.rpartition(".")[2]: [value]} for path, value in leaves))
+    known = Ignored(_ignored_in(now), _ignored_in(before), saved)
+    changed: dict[str, Any] = {}
+    ignored: dict[str, Any] = {}
+    for path, values in _changed("", now, before).items():
+        if path.removeprefix("trainer.").partition(".")[0] in RECORDED:
+            continue
+        effect = "changed"
+        if path.startswith(_OF_USER) and "now" in values:
+            effect = known.effect_of(path.removesuffix(".value"), values["now"], values.get("was"))
+        if effect == "ignored":
+            ignored[path] = values["now"]
+        elif effect == "changed":
+            changed[path] = values
+    return {"changed": changed, "ignored": ignored} if ignored else {"changed": changed}
+
+
+def _ignored_in(recorded: Mapping[str, Any]) -> dict[str, list[Any]]:
+    trainer = recorded.get("trainer") or {}
+    return joined(*(trainer.get(name) or {} for name in RECORDED))
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for name, one in value.items():
+            yield from _leaves(f"{path}.{name}", one)
+    elif isinstance(value, list) and any(isinstance(one, dict) for one in value):
+        for one in value:
+            yield from _leaves(path, one)
+    else:
+        yield path, value
 
 
 def _recorded(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,46 @@
+"""Settings of the user that changed since a run was saved, and which of them a resume ignores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from flodl.core.ignored_settings import Ignored
+
+from ..record.changes import ABSENT
+
+
+def changed_config(
+    own: Mapping[str, Any], saved: Mapping[str, Any], ignored: Ignored | None = None, path: str = "config"
+) -> Iterator[str]:
+    """Describe settings of the user that changed since the run was saved, by their paths.
+
+    A setting that is missing is not one that is None, but neither says more than the other.
+
+    >>> list(changed_config({"width": 8, "pad": None}, {"width": 9, "mixup": 0.2}))
+    ['config.width is now 8, was 9', 'config.mixup is no longer set, was 0.2']
+    >>> list(changed_config({"lr": 0.1}, {"lr": 0.2}, Ignored({"lr": [0.1]})))
+    ['config.lr is ignored: it is now 0.1, was 0.2']
+    """
+    ignored = ignored or Ignored()
+    for name in (*own, *(name for name in saved if name not in own)):
+        now, before, where = own.get(name, ABSENT), saved.get(name, ABSENT), f"{path}.{name}"
+        if isinstance(now, Mapping) and isinstance(before, Mapping):
+            yield from changed_config(now, before, ignored, where)
+        elif _known(now) != _known(before):
+            yield from _changed_setting(where, now, before, ignored)
+
+
+def _changed_setting(path: str, now: Any, before: Any, ignored: Ignored) -> Iterator[str]:
+    was = "was not set before" if before is ABSENT else f"was {before!r}"
+    if now is ABSENT:
+        yield f"{path} is no longer set, {was}"
+        return
+    effect = ignored.effect_of(path, now, before)
+    if effect != "none":
+        is_now = "is ignored: it is now" if effect == "ignored" else "is now"
+        yield f"{path} {is_now} {now!r}, {was}"
+
+
+def _known(value: Any) -> Any:
+    return None if value is ABSENT else value

@@ -1,0 +1,132 @@
+"""Options of a program that a resumed run ignores are not recorded as changed."""
+
+import argparse
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from flodl.monitor import read
+from flodl.monitor.snapshot import summary
+from flodl.optim import CosineScheduler
+
+
+def alerts(folder):
+    return [entry.event.data["message"] for entry in read(folder) if entry.event.kind == "alert"]
+
+
+def squared(model, x, y):
+    return (model["head"](model["body"](x)) - y).square().mean()
+
+
+def two_rates(body, head, config, **settings):
+    """Return the model and the settings of a trainer with two parameter groups."""
+    model = nn.ModuleDict({"body": nn.Linear(3, 4), "head": nn.Linear(4, 1)})
+    groups = [{"params": model["body"].parameters()}, {"params": model["head"].parameters(), "lr": head}]
+    optimizer = torch.optim.SGD(groups, lr=body)
+    return model, {"optimizer": optimizer, "config": config, "monitor": None, **settings}
+
+
+OPTIONS = {
+    "flat": lambda body, head: {"learning_rate": body, "head.lr": head},
+    "nested": lambda body, head: {"optim": {"learningRate": body}, "head": {"lr": head}},
+    "argparse": lambda body, head: argparse.Namespace(base_lr=body, head_lr=head),
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=list(OPTIONS))
+def test_options_that_a_resumed_run_ignores_are_reported_as_ignored_whatever_their_names(
+    make, data, tmp_path, options
+):
+    def start(epochs, body, head):
+        model, settings = two_rates(body, head, options(body, head))
+        make(model, squared, checkpoint_dir=tmp_path, **settings).fit(data, epochs=epochs, batch_size=8)
+        return summary(tmp_path), json.loads((tmp_path / "config.json").read_text())["starts"][-1]
+
+    start(1, 0.01, 0.1)
+    found, record = start(2, 0.001, 0.05)
+    (told,) = [alert for alert in alerts(tmp_path) if "config." in alert]
+    assert told.count(" is ignored: it is now 0.001, was 0.01") == 1
+    assert told.count(" is ignored: it is now 0.05, was 0.1") == 1
+    assert not [path for path in found["changed"] if path.startswith("config.")]
+    assert sorted(each[0]["value"] for each in found["ignored"].values()) == [0.001, 0.05]
+    assert {each[0]["epoch"] for each in found["ignored"].values()} == {1}
+    assert list(record["changed"]) == ["trainer.epochs"]
+    assert sorted(record["ignored"].values()) == [0.001, 0.05]
+    # Those of the first start apply again, as they did throughout.
+    found, record = start(3, 0.01, 0.1)
+    assert "config." not in alerts(tmp_path)[-1]
+    assert not [path for path in found["changed"] if path.startswith("config.")]
+    assert (list(record["changed"]), "ignored" in record) == (["trainer.epochs"], False)
+
+
+def test_a_rate_of_a_group_that_keeps_its_ratio_to_a_schedule_is_ignored(make, data, tmp_path):
+    def start(epochs, base, head):
+        model, settings = two_rates(base, head, {"lr": base, "head_lr": head, "head": {"lr": head}})
+        settings["schedule"] = CosineScheduler(base, 0.0, 100)
+        make(model, squared, checkpoint_dir=tmp_path, **settings).fit(data, epochs=epochs, batch_size=8)
+
+    start(1, 0.01, 0.1)
+    start(2, 0.02, 0.05)
+    told = alerts(tmp_path)[-1]
+    for line in (
+        "config.lr is now 0.02, was 0.01",
+        "config.head_lr is ignored: it is now 0.05, was 0.1",
+        "config.head.lr is ignored: it is now 0.05, was 0.1",
+    ):
+        assert line in told
+    found = summary(tmp_path)
+    assert found["changed"]["config.lr"] == [{"epoch": 1, "was": 0.01, "now": 0.02}]
+    assert found["ignored"]["config.head.lr"] == [{"epoch": 1, "value": 0.05}]
+    assert sorted(found["ignored"]) == ["config.head.lr", "config.head_lr"]
+
+
+def test_an_option_with_the_value_of_an_ignored_one_but_another_meaning_has_changed(make, data, tmp_path):
+    for epochs, lr, least in ((1, 0.01, 0.0), (2, 0.001, 0.001)):
+        model, settings = two_rates(lr, 0.1, {"lr": lr, "min_lr": least, "dropout": lr})
+        make(model, squared, checkpoint_dir=tmp_path, **settings).fit(data, epochs=epochs, batch_size=8)
+    assert {"config.min_lr", "config.dropout"} <= summary(tmp_path)["changed"].keys()
+    assert list(summary(tmp_path)["ignored"]) == ["config.lr"]
+    assert "config.min_lr is now 0.001, was 0.0" in alerts(tmp_path)[-1]
+
+
+class Decay:
+    """A hook whose state contains its setting."""
+
+    def __init__(self, gamma):
+        self.gamma = gamma
+
+    def on_epoch_end(self, trainer):
+        pass
+
+    def state_dict(self):
+        return {"gamma": self.gamma}
+
+    def load_state_dict(self, state):
+        self.gamma = state["gamma"]
+
+
+def test_a_seed_and_a_setting_of_a_hook_that_are_ignored_are_not_recorded_as_changed(make, data, tmp_path):
+    def start(epochs, seed, gamma):
+        model = nn.Linear(3, 1)
+        torch.manual_seed(seed)
+        settings = {"hooks": [Decay(gamma)], "config": {"seed": seed, "decay": {"gamma": gamma}}}
+        make(model, checkpoint_dir=tmp_path, monitor=None, seed=None, **settings).fit(
+            data, epochs=epochs, batch_size=8
+        )
+        return summary(tmp_path), json.loads((tmp_path / "config.json").read_text())["starts"][-1]
+
+    start(1, 1, 0.5)
+    for epochs in (2, 3):
+        found, record = start(epochs, 2, 0.9)
+        assert not [path for path in found["changed"] if path.startswith("config.")]
+        assert found["ignored"]["config.decay.gamma"][0] == {"epoch": 1, "value": 0.9}
+        assert found["ignored"]["config.seed"][0] == {"epoch": 1, "value": 2}
+        assert list(record["changed"]) == ["trainer.epochs"]
+    first = next(alert for alert in alerts(tmp_path) if "config." in alert)
+    assert "config.seed is ignored: it is now 2, was 1" in first
+    assert "config.decay.gamma is ignored: it is now 0.9, was 0.5" in first
+    found, record = start(4, 1, 0.5)
+    assert not [path for path in found["changed"] if path.startswith("config.")]
+    assert list(record["changed"]) == ["trainer.epochs"]
