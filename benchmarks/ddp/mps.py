@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from comparison import interval, middle
 from harness import RESULTS, table, write_results
-from shared_gpu.mps import maybe_mps
+from shared_gpu.mps import maybe_mps, wrong_shares
 from shared_gpu.ranks import Timeline, epochs_of, links_of, stretch, watched
 from shared_gpu.task import Task, classify, make_loader, make_model, sgd
 from shared_gpu.uncoordinated import Crowd, crowd
@@ -184,6 +184,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--smoke", action="store_true", help="a few small steps")
     parser.add_argument("--json", type=Path, default=RESULTS, help="folder for the results")
     options = parser.parse_args()
+    is_shared = options.device != "cpu" and not options.without_mps
+    if is_shared and (problem := wrong_shares(options.shares, options.precision)):
+        parser.error(problem)
     if options.smoke:
         options.batch_size, options.seconds, options.rounds = 4, 1.5, 2
     if options.device == "cpu":

@@ -223,3 +223,39 @@ def test_a_resume_after_restore_best_says_that_it_replaces_those_weights(
     again.fit(data, epochs=5, batch_size=10, eval_data=data)
     told = "".join(capsys.readouterr())
     assert told.count(f"restore_best had loaded the weights of step {step}, which this replaces") == 1
+
+
+def resumed_on_other_data(make, data, folder):
+    """Return a run of two epochs that is resumed for two more, with the targets of the evaluation turned."""
+    x, y = data
+    keep = last(1) | best("eval_loss")
+    make(checkpoint_dir=folder, keep=keep).fit(data, epochs=2, batch_size=10, eval_data=data)
+    trainer = make(checkpoint_dir=folder, keep=keep)
+    trainer.fit(data, epochs=5, batch_size=10, eval_data=(x, y + 5.0))
+    return trainer
+
+
+def test_only_values_on_the_newest_evaluation_data_count_after_a_resume(make, data, tmp_path, capsys):
+    trainer = resumed_on_other_data(make, data, tmp_path)
+    losses = [row["eval_loss"] for row in trainer.history]
+    assert min(losses[2:]) > max(losses[:2])
+    capsys.readouterr()
+    assert best_bundle(tmp_path, "eval_loss").metrics["eval_loss"] == min(losses[2:])
+    assert trainer.restore_best().metrics["eval_loss"] == min(losses[2:])
+    assert "better" not in "".join(capsys.readouterr())
+
+
+def test_the_best_save_on_the_earlier_evaluation_data_is_kept_as_well(make, data, tmp_path):
+    losses = [row["eval_loss"] for row in resumed_on_other_data(make, data, tmp_path).history]
+    kept = {bundle.metrics["eval_loss"] for bundle in list_bundles(tmp_path / "bundles")}
+    assert {min(losses[:2]), min(losses[2:])} <= kept
+    assert len(kept) <= 3
+
+
+def test_saves_of_a_run_with_the_same_evaluation_data_are_compared_after_a_resume(make, data, tmp_path):
+    keep = last(1) | best("eval_loss", mode="max")
+    for epochs in (2, 5):
+        trainer = make(checkpoint_dir=tmp_path, keep=keep)
+        trainer.fit(data, epochs=epochs, batch_size=10, eval_data=data)
+    best_loss = max(row["eval_loss"] for row in trainer.history)
+    assert best_bundle(tmp_path, "eval_loss", mode="max").metrics["eval_loss"] == best_loss

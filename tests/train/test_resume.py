@@ -4,6 +4,7 @@ import functools
 import random
 import re
 import shutil
+import signal
 import time
 
 import numpy as np
@@ -12,11 +13,19 @@ import torch
 from torch import nn
 
 from flodl import Loader, Trainer
-from flodl.checkpoint import every, last, list_bundles, load_checkpoint, save_bundle
+from flodl.checkpoint import (
+    every,
+    last,
+    latest_bundle,
+    list_bundles,
+    load_checkpoint,
+    read_bundle,
+    save_bundle,
+)
 from flodl.core import CheckpointError, CursorError, TrainError
 from flodl.monitor import read
 from flodl.optim import CosineScheduler, PlateauScheduler, StepDecay
-from flodl.train import EarlyStopping, ReduceOnPlateau
+from flodl.train import EarlyStopping, Preempted, ReduceOnPlateau
 
 
 def state_of(trainer):
@@ -188,6 +197,87 @@ def test_the_duration_of_a_resumed_epoch_is_that_of_all_its_starts(make, data, t
         entry.event.data["duration_s"] for entry in read(tmp_path) if entry.event.kind == "epoch"
     )
     assert first > 0.2 > second
+
+
+@pytest.mark.parametrize("stopped_in", ["training", "evaluation"])
+def test_the_duration_of_an_epoch_that_the_same_trainer_continues_is_that_of_both_calls(
+    make, data, tmp_path, stopped_in
+):
+    def slow_once(model, *batch):
+        if not is_stopped and model.training == (stopped_in == "training"):
+            if trainer.updates == 2 or not model.training:
+                is_stopped.append(True)
+                raise KeyboardInterrupt
+            time.sleep(0.1)
+        elif not is_stopped:
+            time.sleep(0.1)
+        return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+    is_stopped = []
+    trainer = make(None, slow_once, checkpoint_dir=tmp_path, monitor=None, dry_pass=False)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(data, epochs=2, batch_size=8, eval_data=data)
+    time.sleep(1.0)  # not spent in the epoch
+    trainer.save()
+    assert 0.2 <= read_bundle(latest_bundle(tmp_path / "bundles"))["trainer"]["spent_s"] < 0.9
+    trainer.fit(data, epochs=2, batch_size=8, eval_data=data)
+    first, second = (
+        entry.event.data["duration_s"] for entry in read(tmp_path) if entry.event.kind == "epoch"
+    )
+    assert 0.9 > first > 0.2 > second
+
+
+def test_the_duration_of_an_epoch_whose_loop_was_left_is_that_of_both_loops(make, data, tmp_path):
+    trainer = make(checkpoint_dir=tmp_path, monitor=None)
+    with trainer.running(1):
+        for batch in trainer.epoch(data, batch_size=8):
+            trainer.step(*batch)
+            time.sleep(0.2)
+            break
+        time.sleep(1.0)
+        for batch in trainer.epoch(data, batch_size=8):
+            trainer.step(*batch)
+    (duration_s,) = (
+        entry.event.data["duration_s"] for entry in read(tmp_path) if entry.event.kind == "epoch"
+    )
+    assert 0.2 < duration_s < 0.9
+
+
+def test_the_time_before_an_interruption_counts_once_in_the_time_of_the_run(make, data, tmp_path):
+    def slow(model, *batch):
+        time.sleep(0.3 if trainer.updates == 0 else 0.0)
+        if trainer.updates == 1 and not is_resumed:
+            signal.raise_signal(signal.SIGINT)
+        return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+    settings = {"checkpoint_dir": tmp_path, "monitor": None, "dry_pass": False}
+    is_resumed = False
+    trainer = make(None, slow, **settings)
+    with pytest.raises(Preempted):
+        trainer.fit(data, epochs=1, batch_size=8)
+    is_resumed = True
+    trainer = make(None, slow, **settings)
+    trainer.fit(data, epochs=1, batch_size=8)
+    events = [entry.event for entry in read(tmp_path)]
+    (epoch_s,) = (event.data["duration_s"] for event in events if event.kind == "epoch")
+    before_s, after_s = (event.data["duration_s"] for event in events if event.kind == "run_end")
+    assert epoch_s > 0.3
+    assert before_s > 0.3 > after_s
+
+
+def test_a_save_without_the_seconds_of_its_epoch_is_resumed(make, data, tmp_path):
+    stopped = make(checkpoint_dir=tmp_path)
+    with stopped.running(1):
+        for batch in stopped.epoch(data, batch_size=8):
+            stopped.step(*batch)
+            break
+        stopped.save()
+    bundle = latest_bundle(tmp_path / "bundles")
+    parts = read_bundle(bundle)
+    del parts["trainer"]["spent_s"]
+    save_bundle(tmp_path / "bundles", 1, parts, metadata={})
+    resumed = make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=8)
+    assert resumed.history == make().fit(data, epochs=1, batch_size=8).history
 
 
 def test_the_saved_state_of_a_missing_hook_is_reported(make, data, tmp_path):

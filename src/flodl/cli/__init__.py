@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+# The first import: it decides what Ctrl-C does during those that follow.
+from .ctrl_c import EXIT_CODE, is_imported_by_program, stop_during_imports, stop_with_one_line
+
+if is_imported_by_program():
+    stop_with_one_line()
+
 import contextlib
 import errno
 import os
@@ -66,7 +72,8 @@ def _mention_updates() -> None:
 
 def _run(arguments: Sequence[str] | None) -> int:
     try:
-        result = program.main(arguments, prog_name="fdl", standalone_mode=False)
+        with stop_during_imports():
+            result = program.main(arguments, prog_name="fdl", standalone_mode=False)
     except click.UsageError as error:
         name = _command_with_help(error, sys.argv[1:] if arguments is None else arguments)
         _print_error(f"{error.format_message()}\nTry '{name} --help'.")
@@ -76,7 +83,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("Stopped.", err=True)
-        return 130
+        return EXIT_CODE
     except FlodlError as error:
         _show_traceback()
         _print_error(str(error))

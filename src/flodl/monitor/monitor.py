@@ -183,10 +183,12 @@ class Monitor(CheckedAttributes):
         duration: float | None = None,
         *,
         tables: Mapping[str, Any] | None = None,
+        earlier_s: float = 0.0,
     ) -> None:
         """Record the end of an epoch, counted from 0: a dict of metrics, or a graph that recorded them.
 
-        Without a `duration` in seconds, the time since the last epoch is used. Logging the last epoch again
+        Without a `duration` in seconds, the time since the last epoch is used. `earlier_s` is the part of the
+        `duration` that earlier starts of the run spent in this epoch. Logging the last epoch again
         adds metrics to it. For a graph, only metrics that it closed since the last log are logged. `tables`
         have a number for each class, or a matrix of classes:
         `{"f1": {"labels": ["cat", "dog"], "values": [0.9, 0.8]}}`.
@@ -195,11 +197,17 @@ class Monitor(CheckedAttributes):
         epoch = validation.non_negative_int("epoch", epoch, _EPOCH_ADVICE)
         if duration is not None:
             duration = validation.seconds("duration", duration)
+        earlier_s = validation.seconds("earlier_s", earlier_s)
         checked = validation.tables(tables)
         numbers = self._graph_metrics.read(epoch, metrics)
         self._emit_last_steps()
         event = self._epochs.end(
-            epoch, numbers, duration=duration, total_epochs=self.total_epochs, rank=self.rank
+            epoch,
+            numbers,
+            duration=duration,
+            earlier_s=earlier_s,
+            total_epochs=self.total_epochs,
+            rank=self.rank,
         )
         if checked:
             event = replace(event, data={**event.data, "tables": checked})

@@ -13,10 +13,12 @@ from flodl.checkpoint import (
     Bundle,
     check_loadable,
     damaged_bundles,
+    list_bundles,
     newest_folder,
     read_bundle,
 )
 from flodl.checkpoint.bundles.listing import choose_best, how_to_keep_best
+from flodl.checkpoint.bundles.measured import measured_alike
 from flodl.core import CheckpointError, TrainError
 from flodl.core.best_values import best_position, improves
 from flodl.core.metric_modes import Mode, mode_of_metric
@@ -123,8 +125,12 @@ def _better(
     history: Sequence[Mapping[str, Any]], name: str, mode: Mode, bundle: Bundle
 ) -> Mapping[str, Any] | None:
     """Return the epoch of the history that is better than a bundle, if any."""
-    if damaged_bundles(bundle.path.parent):
+    folder = bundle.path.parent
+    if damaged_bundles(folder):
         return None  # its save may be one of these, which are reported
+    saves = list_bundles(folder)
+    if len(measured_alike(saves, name)) < len(saves):
+        return None  # the history does not contain which data a value belongs to
     rows = [row for row in history if isinstance(row.get(name), int | float)]
     position = best_position((row[name] for row in rows), mode)
     if position is None:

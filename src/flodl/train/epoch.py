@@ -79,7 +79,14 @@ def run_epoch(
                 run.save_and_exit()
             if not run.progress.is_checked or run.is_pending:
                 begin_run(run, batch, eval_data)
-            yield batch
+            since_s = session.epoch_start_s
+            try:
+                yield batch
+            except GeneratorExit:
+                # The loop was left. If that is noticed late, another one may have begun.
+                if session.epoch_start_s == since_s:
+                    session.pause_epoch()
+                raise
             if (request.signal or session.stop_reason) and step.is_between_updates:
                 if request.signal:
                     run.save_and_exit()
@@ -92,6 +99,8 @@ def run_epoch(
                 "Write `for batch in trainer.epoch(…): trainer.step(batch)`."
             )
         end_training(run)
+    elif session.epoch_start_s is None:
+        session.epoch_start_s = time.perf_counter()
     if run.is_pending and eval_data is not None:
         run.loaders.evaluation_loader(eval_data)  # for the record
     run.begin()
@@ -100,13 +109,14 @@ def run_epoch(
 
 def begin_run(run: Run, batch: Any, eval_data: Any) -> None:
     """Check the run and record its start, once, before its first batch is trained on."""
-    started_s = time.perf_counter()
+    started_s, session = time.perf_counter(), run.session
     if not run.progress.is_checked:
         run.progress.is_checked = True
         _check_first(run, batch, eval_data)
     run.begin()
     # The duration of the epoch is that of its training.
-    run.session.epoch_start_s += time.perf_counter() - started_s
+    assert session.epoch_start_s is not None
+    session.epoch_start_s += time.perf_counter() - started_s
 
 
 def _check_first(run: Run, batch: Any, eval_data: Any) -> None:
@@ -312,7 +322,7 @@ def end_epoch(run: Run, eval_data: Any) -> None:
         tables = run.progress.tables
         hidden = components_of(tables)
         shown = {name: value for name, value in metrics.items() if name not in hidden}
-        run.reports.current.epoch(epoch, shown, session.epoch_s, tables)
+        run.reports.current.epoch(epoch, shown, session.epoch_s, tables, earlier_s=position.spent_s)
     position.spent_s = 0.0
     if alert := skipped_alert(session, row.get(SKIPPED, 0)):
         run.reports.event("alert", message=f"epoch {row['epoch']}: {alert[0]}", level=alert[1])

@@ -74,12 +74,21 @@ class RunReporter:
             self._console(Event("progress", {"epoch": epoch, "step": step, "num_steps": num_steps}))
 
     def epoch(
-        self, epoch: int, metrics: Mapping[str, float], duration_s: float, tables: Mapping[str, Any]
+        self,
+        epoch: int,
+        metrics: Mapping[str, float],
+        duration_s: float,
+        tables: Mapping[str, Any],
+        *,
+        earlier_s: float,
     ) -> None:
-        """Report the end of an epoch; `tables` are results of each class and matrices."""
+        """Report the end of an epoch; `tables` are results of each class and matrices.
+
+        `earlier_s` is the part of the duration that earlier starts spent in this epoch.
+        """
         self._incomplete = None
         if self._monitor is not None:
-            self._monitor.log(epoch, metrics, duration_s, tables=tables)
+            self._monitor.log(epoch, metrics, duration_s, tables=tables, earlier_s=earlier_s)
         elif self._console is not None:
             data = {"epoch": epoch, "metrics": dict(metrics), "duration_s": duration_s}
             self._console(Event("epoch", data))

@@ -164,6 +164,7 @@ class Run:
             earlier = earlier_run(session)
             self.progress = Progress(epochs, limit, earlier=earlier)
             session.epoch_start_s = time.perf_counter()
+            stack.callback(session.pause_epoch)
             stack.callback(remember_training, session)
             stack.callback(setattr, self, "stage", Stage.CLOSED)
             stack.enter_context(self.reports.open(lambda: self.early_stop_reason))

@@ -67,8 +67,8 @@ class Session:
     position: Position = field(default_factory=Position)
     start: Start = field(default_factory=Start)
     fit_calls: FitCalls = field(default_factory=FitCalls)
-    # When this process entered the current epoch.
-    epoch_start_s: float = field(default_factory=time.perf_counter)
+    # Since when the time counts for the current epoch; None while it does not count.
+    epoch_start_s: float | None = None
     # The updates that averaging and the check for non-finite values have handled.
     updates_seen: int = 0
     num_rollbacks: int = 0
@@ -102,8 +102,15 @@ class Session:
 
     @property
     def epoch_s(self) -> float:
-        """The seconds spent in the current epoch, with those before a resume."""
-        return self.position.spent_s + time.perf_counter() - self.epoch_start_s
+        """The seconds spent in the current epoch, with those of earlier starts."""
+        start_s = self.epoch_start_s
+        return self.position.spent_s + (0.0 if start_s is None else time.perf_counter() - start_s)
+
+    def pause_epoch(self) -> None:
+        """Keep the seconds spent in an epoch that is left; they count again when it continues."""
+        if self.is_inside_epoch:
+            self.position.spent_s = self.epoch_s
+        self.epoch_start_s = None
 
     @property
     def updates(self) -> int:

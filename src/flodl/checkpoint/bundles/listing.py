@@ -16,6 +16,7 @@ from flodl.core.paths import suggestion
 from ..durable_files import delete_folder, shared_lock
 from .bundle import read_bundle, verify_bundle
 from .manifest import Bundle, Latest, is_bundle, newest_folder, read_manifest, step_and_revision
+from .measured import measured_alike, without_other_values
 from .retention import Policy, apply_policy, best, keep
 
 
@@ -72,7 +73,7 @@ def best_bundle(root: str | os.PathLike[str], metric: str, *, mode: Mode | None 
     """Return the bundle with the best value of a metric, by default as its name says; see `best`.
 
     `root` is the folder of a run, or the folder with its bundles. `read_bundle(bundle)["model"]` has the
-    weights.
+    weights. If the run was resumed with other evaluation data, only values on the newest data count.
     """
     return choose_best(root, metric, mode=mode)
 
@@ -89,12 +90,14 @@ def choose_best(
         raise CheckpointError(f"{str(root)!r} has no bundles. Pass the folder of a run.")
     for reason in damaged:
         log.warn("skipping a bundle, which may be the best one: %s", reason)
-    chosen = best(metric, mode=mode).choose(bundles)
+    alike = measured_alike(bundles, metric)
+    chosen = best(metric, mode=mode).choose(alike)
     if not chosen:
         known = sorted({name for bundle in bundles for name in bundle.metrics})
         hint = suggestion(metric, known, known_as="metrics")
         raise CheckpointError(f"none of {len(bundles)} bundles has a value of {metric!r}. {hint}")
-    if reports_better and not damaged:
+    # The history does not contain which data a value belongs to.
+    if reports_better and not damaged and len(alike) == len(bundles):
         _report_better(bundles[-1], chosen[0], metric, mode_of_metric(metric) if mode is None else mode)
     return chosen[0]
 
@@ -161,8 +164,18 @@ def prune_bundles(root: str | os.PathLike[str], policy: Policy, *, verify: bool 
 
 
 def prune_while_saving(root: Path, policy: Policy) -> list[Bundle]:
-    """Prune during a run, whose first saves may not have the policy's metrics yet."""
-    return _delete(root, *apply_policy(list_bundles(root), policy))
+    """Prune during a run, whose first saves may not have the policy's metrics yet.
+
+    If the run was resumed with other evaluation data, the best saves on both are kept.
+    """
+    bundles = list_bundles(root)
+    kept, dropped = apply_policy(bundles, policy)
+    if dropped and policy.metrics:
+        also, _ = apply_policy(without_other_values(bundles, policy.metrics), policy)
+        paths = {each.path for each in (*kept, *also)}
+        kept = [each for each in bundles if each.path in paths]
+        dropped = [each for each in bundles if each.path not in paths]
+    return _delete(root, kept, dropped)
 
 
 def _delete(folder: Path, kept: list[Bundle], dropped: list[Bundle]) -> list[Bundle]:

@@ -13,6 +13,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 import click
 from click.core import ParameterSource
 
+from flodl.cli.ctrl_c import stop_with_one_line
 from flodl.core import environment
 from flodl.core.errors import ArgsError
 from flodl.core.files import expand_user
@@ -88,16 +89,19 @@ class Args(Generic[T]):
         """Parse `argv`, or the command line of the process.
 
         `--help` and `--fdl-schema` exit with code 0. An invalid command line prints an error and the help on
-        standard error, and exits with code 2.
+        standard error, and exits with code 2. If it is the command line of the process, an uncaught
+        KeyboardInterrupt (Ctrl-C) will end the program with one line and exit code 130 from now on.
         """
         if not isinstance(self, Args):  # Args.parse([…])
             raise ArgsError("parse needs a dataclass. Call it as Args(Settings).parse().")
+        if argv is None:
+            stop_with_one_line()
         try:
             result = self.command.main(_words(argv), prog_name=self.name, standalone_mode=False)
         except click.UsageError as error:
             self._exit_with(error)
-        except (click.Abort, KeyboardInterrupt):
-            sys.exit(130)
+        except click.Abort:  # Ctrl-C at a prompt, or while the command line is parsed
+            raise KeyboardInterrupt from None
         if not isinstance(result, self.type):
             sys.exit(result if isinstance(result, int) else 0)
         return result

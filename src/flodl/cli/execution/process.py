@@ -78,6 +78,7 @@ def _report_signal(number: int, *, interrupted: bool) -> None:
     except ValueError:
         return
     if interrupted and number == signal.SIGINT:
+        click.echo("Stopped.", err=True)
         return
     hint = " The system does this when memory runs out; check `dmesg`." if name == "SIGKILL" else ""
     click.echo(f"fdl: the command was killed by {name} (signal {number}).{hint}", err=True)

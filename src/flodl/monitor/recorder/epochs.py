@@ -28,7 +28,7 @@ class EpochTracker:
     ) -> None:
         self._records = [dict(record) for record in previous]
         self.durations = {int(old["epoch"]) - 1: old["duration"] for old in self._records if old["duration"]}
-        self.total_s = 0.0  # only the epochs of this process, not those from before a resume
+        self.total_s = 0.0  # only the time of this process, not that from before a resume
         self._started_s = time.monotonic()
         self._in_loop = False
         # What was logged by this process: the epochs that are kept, the last one, and the messages sent once.
@@ -53,10 +53,11 @@ class EpochTracker:
         metrics: Mapping[str, float],
         *,
         duration: float | None,
+        earlier_s: float = 0.0,
         total_epochs: int,
         rank: int = 0,
     ) -> Event:
-        """End an epoch, counted from 0, and return its event.
+        """End an epoch, counted from 0, and return its event. `earlier_s` is from before a resume.
 
         If the last epoch is ended again, its metrics are merged, and the event has all of them.
         """
@@ -78,7 +79,7 @@ class EpochTracker:
                 f"epoch {epoch} was logged, but the last of {total_epochs} epochs is epoch "
                 f"{total_epochs - 1}. Count epochs from 0, as range does.",
             )
-        self.total_s += duration_s
+        self.total_s += duration_s - (0.0 if duration is None else min(earlier_s, duration))
         self.durations[epoch] = duration_s
         eta_s = seconds_left(self.durations, done=epoch + 1, total_epochs=total_epochs)
         data = {"epoch": epoch, "metrics": metrics, "duration_s": duration_s, "eta_s": eta_s}
