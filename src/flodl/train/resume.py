@@ -28,6 +28,7 @@ from .saving.differences import differences
 from .saving.identity import check_seed
 from .saving.ignored import Rates, all_ignored, ignored_elsewhere, ignored_in_optimizer
 from .saving.resume_source import find_bundle, parse_resume
+from .saving.skipped_hooks import skipped_hooks
 from .saving.undo import all_or_nothing
 from .session import Session
 
@@ -104,6 +105,9 @@ def resume_run(
         run.progress.differences, found = found, []  # said where the run ends
     _report(run, saved, found, source=source)
     if not saved.was_loaded:
+        is_within_epoch = session.is_inside_epoch and not run.is_complete
+        if is_within_epoch and (note := skipped_hooks(run.hooks.all, session.epochs)):
+            run.reports.note(note)
         _call_on_resume(run, own_folder=is_own)
     return True
 

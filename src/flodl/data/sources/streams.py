@@ -22,6 +22,7 @@ from ..sampling.global_rng import seed_global_rng
 from ..sampling.order import sample_keys, stream_key
 from .collate import collate_lists_as_rows
 from .samples import Collate, Transform, apply_transform
+from .source_epochs import SourceEpochs
 
 _BLOCK = 1024  # keys drawn at once
 Part = tuple[int, int]  # the number of the part, and the number of parts
@@ -46,6 +47,7 @@ class Stream:
         buffer: int = 0,
     ) -> None:
         self.source = source
+        self._epochs = SourceEpochs(source)
         self.transform = transform
         self.collate = collate
         self.names = names
@@ -118,8 +120,7 @@ class Stream:
 
     def _items(self, epoch: Epoch, part: Part) -> Iterator[Any]:
         """Yield the transformed items from the start position, with the generators seeded for each."""
-        if hasattr(self.source, "set_epoch"):
-            self.source.set_epoch(epoch.number)
+        self._epochs.set(epoch.number)
         if epoch.source_state == _ENDED:
             return
         restores = epoch.source_state is not None and self._is_stateful

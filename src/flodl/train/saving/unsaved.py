@@ -35,12 +35,12 @@ class UnsavedState:
         saved = [hook for hook in every if hasattr(hook, "state_dict")]
         known = [session.model, *session.model.parameters(), *session.model.buffers(), session.optimizer]
         # A program with on_resume restores what it needs there.
-        restores = any(_functions_of(hook, ("on_resume",)) for hook in every)
+        restores = any(functions_of(hook, ("on_resume",)) for hook in every)
         owners = [
             (f"the hook {getattr(hook, '__name__', type(hook).__name__)}", function)
             for hook in every
             if not hasattr(hook, "state_dict") and not restores
-            for function in _functions_of(hook, HOOKS)
+            for function in functions_of(hook, HOOKS)
         ]
         self._counters = OptimizerCounters(session.optimizer)
         self._hooks = [] if restores else every
@@ -148,7 +148,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(one)
 
 
-def _functions_of(hook: Any, names: Iterable[str]) -> list[Any]:
+def functions_of(hook: Any, names: Iterable[str]) -> list[Any]:
     """Return the functions of a hook by name, or the hook itself if it is one."""
     found = [getattr(hook, name, None) for name in names]
     own = [hook] if isinstance(hook, FunctionType) and hook.__name__ in names else []
