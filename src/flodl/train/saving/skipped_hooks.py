@@ -39,8 +39,8 @@ def skipped_hooks(hooks: Iterable[Any], epochs: int) -> str:
     which = " and ".join(f"the hook {name}" for name in names if name != "on_epoch_start")
     return (
         f"the run continues within epoch {epochs + 1}, so on_epoch_start{which and f' of {which}'} is not "
-        "called again for it. What it sets outside of the model and the optimizer, such as an attribute of "
-        "the dataset, is in no save: set it in on_resume(epoch) as well."
+        "called again for it. Anything it sets outside the model and the optimizer, such as an attribute of "
+        "the dataset, is not saved: set it in on_resume(epoch) as well."
     )
 
 
