@@ -66,7 +66,7 @@ def test_one_number_for_each_sample_against_all_others_is_found(compute, batch):
     source, first = inspect.getsourcelines(compute)
     lines = [f"at test_broadcasts.py:{line}" for line in range(first, first + len(source))]
     assert text.split(",")[0] in lines
-    assert f"tensors of shape [{N}, 1] and [{N}] are combined to [{N}, {N}]" in text
+    assert f"tensors of shape [{N}, 1] and [{N}] broadcast to [{N}, {N}]" in text
 
 
 def squared_distances(model, x, y):
@@ -178,11 +178,11 @@ def absolute(model, x, y):
     [
         (
             Y,
-            f"input of shape [{N}, 1] and a target of shape [{N}], which are combined to [{N}, {N}], so each",
+            f"input of shape [{N}, 1] and a target of shape [{N}], which broadcast to [{N}, {N}], so each",
         ),
         (
             torch.randn(N, 4),
-            f"a target of shape [{N}, 4], which are combined to [{N}, 4]. Give both the same",
+            f"a target of shape [{N}, 4], which broadcast to [{N}, 4]. Give both the same",
         ),
     ],
 )
@@ -195,7 +195,7 @@ def test_a_loss_of_torch_with_different_shapes_is_reported_once_with_the_line(
         step(X[:rows], target[:rows])
     err = capsys.readouterr().err
     line = inspect.getsourcelines(loss_of)[1] + 1
-    assert err.count(f"at test_broadcasts.py:{line}, ") == err.count("which are combined to") == 1
+    assert err.count(f"at test_broadcasts.py:{line}, ") == err.count("which broadcast to") == 1
     assert told in err
     assert not recwarn.list
 

@@ -46,7 +46,7 @@ def watch_broadcasts(model: nn.Module, batch: tuple[Any, ...]) -> Iterator[list[
     >>> with watch_broadcasts(model, (x, y)) as found:
     ...     _ = (model(x) - y).square().mean(), (model(x).squeeze(1) - y).square().mean()
     >>> len(found), found[0].partition(", ")[2][:63]
-    (1, 'tensors of shape [4, 1] and [4] are combined to [4, 4], so each')
+    (1, 'tensors of shape [4, 1] and [4] broadcast to [4, 4], so each')
     """
     rows = num_samples(batch)
     if rows < 2 or isinstance(model, torch.jit.ScriptModule) or _is_compiled(model):
@@ -165,7 +165,7 @@ class _Watch(TorchFunctionMode):
 
     def _report(self) -> None:
         n = self.rows
-        text = f"tensors of shape [{n}, 1] and [{n}] are combined to [{n}, {n}], so {_EACH}"
+        text = f"tensors of shape [{n}, 1] and [{n}] broadcast to [{n}, {n}], so {_EACH}"
         self._add(sys._getframe(1), f"{text}. If all pairs are meant, write a[:, None] and b[None, :]")
 
     def _report_loss(self, func: Any, given: list[Tensor], warned: Warned, caller: FrameType) -> bool:
@@ -182,7 +182,7 @@ class _Watch(TorchFunctionMode):
         is_column = sorted(map(len, shapes)) == [1, 2] and combined == (self.rows, self.rows)
         self._add(
             caller,
-            f"{name} gets an input of shape {told} and a target of shape {wanted}, which are combined to "
+            f"{name} gets an input of shape {told} and a target of shape {wanted}, which broadcast to "
             f"{found}{f', so {_EACH}' if is_column else '. Give both the same shape'}",
         )
         self.warned.append(warned)
