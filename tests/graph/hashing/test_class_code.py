@@ -149,3 +149,94 @@ def test_graphs_without_classes_of_the_user_keep_their_hashes():
     graph = FlowBuilder(nn.Linear(2, 2)).through(torch.relu).build()
     assert graph.structural_hash == structure_of(graph).earlier
     assert graph.structural_hash == "d853c2b40641f1e14ed526c657857818cae5704f05ec1cafc82a2a7650fdbec5"
+
+
+ATTRIBUTES = """
+import enum
+import functools
+from torch import nn
+
+
+class Mode(enum.Enum):
+    FAST = 1.0
+
+
+class Base(nn.Module):
+    scale, unused, calls, notes = 2.0, 3.0, 0, []
+    table = {"double": lambda x: x * 2}
+
+    class Options:
+        gain = 1.0
+
+    @classmethod
+    def shifted(cls, x):
+        return x + cls.shift
+
+    shift, bias, factor, power = 5.0, 6.0, 7.0, 8.0
+
+    @functools.cached_property
+    def cached(self):
+        return 1.5
+
+    def times(self, k, x):
+        return x * k
+
+    thrice = functools.partialmethod(times, 30.0)
+
+
+class Block(Base):
+    def __init__(self):
+        super().__init__()
+        self.factor = 7.0
+
+    def forward(self, x):
+        type(self).calls += 1
+        type(self).notes.append(1)
+        x = self.table["double"](self.shifted(x)) * self.scale + type(self).bias * self.factor
+        x = self.thrice(x) * self.cached * self.Options.gain * Mode.FAST.value * helper()
+        return x ** self.__class__.power
+
+
+@functools.lru_cache
+def helper():
+    return 40.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_same"),
+    [
+        ("", "", True),
+        (
+            "scale, unused, calls, notes = 2.0, 3.0, 0, []",
+            "scale, unused, calls, notes = 2.0, 4.0, 9, [1]",
+            True,
+        ),
+        ("power = 5.0, 6.0, 7.0, 8.0", "power = 5.0, 6.0, 9.0, 8.0", True),
+        ("scale, unused, calls, notes = 2.0", "scale, unused, calls, notes = 4.0", False),
+        ("power = 5.0", "power = 6.0", False),
+        ("power = 5.0, 6.0", "power = 5.0, 7.0", False),
+        ("7.0, 8.0", "7.0, 9.0", False),
+        ("gain = 1.0", "gain = 2.0", False),
+        ("x * 2", "x * 3", False),
+        ("return 1.5", "return 2.5", False),
+        ("30.0", "31.0", False),
+        ("FAST = 1.0", "FAST = 2.0", False),
+        ("40.0", "41.0", False),
+    ],
+)
+def test_values_of_a_class_that_a_call_reads_count(tmp_path, monkeypatch, old, new, is_same):
+    graphs = []
+    for source in (ATTRIBUTES, ATTRIBUTES.replace(old, new) if old else ATTRIBUTES):
+        assert not old or old in ATTRIBUTES
+        (tmp_path / "blocks.py").write_text(source)
+        module = importlib.util.module_from_spec(
+            importlib.util.spec_from_file_location("blocks", tmp_path / "blocks.py")
+        )
+        monkeypatch.setitem(sys.modules, "blocks", module)
+        exec(compile(source, tmp_path / "blocks.py", "exec"), vars(module))
+        graphs.append(FlowBuilder(module.Block()).build())
+    graphs[0](torch.ones(1))
+    graphs[0].save_checkpoint(tmp_path / "model.fdl")
+    assert graphs[1].load_checkpoint(tmp_path / "model.fdl").same_function is is_same
+    assert FlowBuilder(graphs[0].block_1).build().structural_hash == graphs[0].structural_hash

@@ -33,13 +33,13 @@ from .objects import (
     MISSING,
     attributes_of,
     class_label,
+    computed_by,
     constants_of,
     defaults_of,
+    follow,
     functions_of,
     is_module,
-    is_mutated_by,
     module_settings,
-    read_attribute,
     registered,
     states_of,
 )
@@ -65,8 +65,15 @@ class Contents:
     {'code': 'lambda x: x * scale', 'scale': 2.0}
     """
 
-    def __init__(self, known: Mapping[int, str] | None = None, *, max_parts: int = MAX_PARTS) -> None:
+    def __init__(
+        self,
+        known: Mapping[int, str] | None = None,
+        *,
+        max_parts: int = MAX_PARTS,
+        label: Callable[[FunctionType], str] = function_label,
+    ) -> None:
         self._known = known or {}
+        self._label = label
         self._num_left = max_parts
         # The objects and functions that are being described: a cycle ends there.
         self._open: set[int] = set()
@@ -93,7 +100,7 @@ class Contents:
         if isinstance(value, str) and not isinstance(value, Enum):
             return short_text(str.__str__(value))
         if isinstance(value, Enum):
-            return f"{type(value).__name__}.{value._name_}"
+            return self._member(value)
         if isinstance(value, bool | int | float | type(None) | bytes | bytearray | complex):
             return plain(value)
         if isinstance(value, PurePath | Decimal | Fraction):
@@ -101,7 +108,9 @@ class Contents:
         if (found := array_text(value)) is not None:
             return found
         if isinstance(value, type):
-            return class_label(value) if is_user_class(value) else qualified_name(value)
+            return self._class(value) if is_user_class(value) else qualified_name(value)
+        if (cached := computed_by(value)) is not value:
+            return self.of(cached)
         is_own = is_user_class(type(value))
         for kinds, describe in self._kinds if not is_own else ():
             if isinstance(value, kinds):
@@ -121,6 +130,18 @@ class Contents:
         count, num_shown = len(items), min(len(items), _MAX_SAMPLED)
         chosen = [items[(count - 1) * number // max(1, num_shown - 1)] for number in range(num_shown)]
         return f"{count} items #{text_hash(repr([self.of(item) for item in chosen]))}"
+
+    def _member(self, value: Enum) -> str:
+        """Describe a member of an enum by its name; of an enum of the user also by its value."""
+        name = f"{type(value).__name__}.{value._name_}"
+        return f"{name} = {self.of(value._value_)!r}" if is_user_class(type(value)) else name
+
+    def _class(self, kind: type) -> Any:
+        """Describe a class of the user by its code; an enum also by the values of its members."""
+        if not issubclass(kind, Enum):
+            return class_label(kind)
+        members = {name: self.of(one._value_) for name, one in kind._member_map_.items()}
+        return {"class": class_label(kind), **members}
 
     def _mapping(self, value: Mapping[Any, Any]) -> Any:
         items = list(value.items())
@@ -173,10 +194,13 @@ class Contents:
         code = function.__code__
         if not is_user_file(code.co_filename):
             wrapped = vars(function).get("__wrapped__")
+            registered_for = vars(function).get("registry")
+            if isinstance(registered_for, MappingProxyType) and len(registered_for) > 1:  # singledispatch
+                return {qualified_name(kind): self.of(one) for kind, one in registered_for.items()}
             if isinstance(wrapped, FunctionType):
                 return self._function(wrapped, owner)
             return qualified_name(function) if wrapped is None else self.of(wrapped)
-        label = function_label(function)
+        label = self._label(function)
         if id(code) in self._open:
             return label
         self._open.add(id(code))
@@ -195,7 +219,8 @@ class Contents:
         for read in reads_of(code):
             value = _variable(read, function, cells, owner)
             if value is not MISSING and not read.name.startswith("__"):
-                path, target, held_by = _follow(value, read)
+                attributes, target, held_by = follow(value, read.attributes)
+                path = (read.name, *attributes)
                 if target is not MISSING:
                     targets.append((path, target, held_by))
                     whole.add(path)
@@ -284,22 +309,6 @@ def _variable(read: Read, function: FunctionType, cells: Mapping[str, Any], owne
         except (KeyError, ValueError):  # of a function inside this one, or not assigned yet
             return MISSING
     return function.__globals__.get(read.name, MISSING) if read.scope == "global" else MISSING
-
-
-def _follow(value: Any, read: Read) -> tuple[tuple[str, ...], Any, Any]:
-    """Follow attributes as far as they are stored values; return the path, the value and its owner."""
-    path: tuple[str, ...] = (read.name,)
-    for name in read.attributes:
-        found = read_attribute(value, name)
-        if found is not None and name in states_of(value):
-            return path, MISSING, MISSING
-        if found is None:
-            is_state = isinstance(value, ModuleType) or is_mutated_by(value, name)
-            return path, MISSING if is_state else value, MISSING
-        path, value = (*path, name), found.value
-        if isinstance(value, FunctionType):
-            return path, value, found.owner
-    return path, value, MISSING
 
 
 def _place(found: dict[str, Any], path: tuple[str, ...], described: Any, own: tuple[str, ...]) -> None:

@@ -6,8 +6,8 @@ import hashlib
 import re
 import sys
 from collections import deque
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterator, Sequence
+from functools import cache, cached_property, partial, partialmethod, singledispatchmethod
 from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ _MUTATORS = frozenset(
 # Methods that set an object up, rather than use it.
 _SETS_UP = re.compile(r"__(init|post_init|setstate|new)|_*(set|configure|build|init|reset|load|add|with)")
 _MAX_WRAPPERS = 16
+_CACHES = type(cache(len))
 _REGISTRIES = ("_modules", "_parameters", "_buffers")
 
 
@@ -99,12 +100,32 @@ def functions_of(kind: type) -> Iterator[tuple[str, FunctionType]]:
 
 
 def _functions(item: Any) -> Iterator[FunctionType]:
+    if isinstance(item, property):
+        found: tuple[Any, ...] = (item.fget, item.fset)
+    elif isinstance(item, singledispatchmethod):
+        found = tuple(map(computed_by, item.dispatcher.registry.values()))
+    elif isinstance(item, partialmethod):
+        found = (computed_by(item.func),)
+    else:
+        found = (computed_by(item),)
+    yield from (_unwrapped(one) for one in found if isinstance(one, FunctionType))
+
+
+def computed_by(item: Any) -> Any:
+    """Return the function behind a static or class method, a cached property or a cache; others as they are.
+
+    >>> computed_by(cache(is_module)) is is_module
+    True
+    """
     if isinstance(item, staticmethod | classmethod):
         item = item.__func__
-    if isinstance(item, property):
-        yield from (_unwrapped(one) for one in (item.fget, item.fset) if isinstance(one, FunctionType))
-    elif isinstance(item, FunctionType):
-        yield _unwrapped(item)
+    elif isinstance(item, cached_property):
+        item = item.func
+    for _ in range(_MAX_WRAPPERS):
+        if not isinstance(item, _CACHES):
+            break
+        item = vars(item).get("__wrapped__")
+    return item
 
 
 def _unwrapped(function: FunctionType) -> FunctionType:
@@ -134,26 +155,56 @@ def defaults_of(function: FunctionType) -> dict[str, Any]:
 def constants_of(kind: type) -> dict[str, Any]:
     """Return the values that a class of the user and its bases of the user define."""
     return {
-        name: item
+        name: _as_partial(item)
         for one in reversed(kind.__mro__)
         if is_user_class(one)
         for name, item in one.__dict__.items()
-        if not name.startswith("__") and not isinstance(item, type) and not hasattr(type(item), "__get__")
+        if not name.startswith("__") and not isinstance(item, type)
+        if isinstance(item, partialmethod) or not hasattr(type(item), "__get__")
         if not name.startswith("_abc_")
     }
 
 
+def _as_partial(item: Any) -> Any:
+    if isinstance(item, partialmethod) and callable(item.func):
+        return partial(item.func, *item.args, **item.keywords)
+    return item
+
+
+def assigned_in(kind: type) -> set[str]:
+    """Return the attributes that the methods of a class assign, of an object or of the class.
+
+    Those that only set an object up count if they assign an attribute of the class: a number of objects.
+    """
+    found: set[str] = set()
+    names = {"__class__", *(one.__name__ for one in kind.__mro__)}
+    for name, function in functions_of(kind):
+        _, assigned = uses_of(function.__code__)
+        for one in assigned:
+            is_of_class = one.attributes[:1] == ("__class__",) or (one.scope != "own" and one.name in names)
+            attributes = one.attributes[1:] if one.attributes[:1] == ("__class__",) else one.attributes
+            if attributes and (is_of_class or (one.scope == "own" and not _SETS_UP.match(name))):
+                found.add(attributes[0])
+    return found
+
+
 def states_of(value: Any) -> frozenset[str]:
     """Return the attributes that the methods of an object change while it is used: a counter, a cache."""
-    found: set[str] = set()
-    for name, function in functions_of(type(value)):
+    kind = type(value)
+    found = assigned_in(kind) | cached_in(kind)
+    for name, function in functions_of(kind):
         if not _SETS_UP.match(name):
-            read, assigned = uses_of(function.__code__)
-            found |= {one.attributes[0] for one in assigned if one.scope == "own" and one.attributes}
+            read, _ = uses_of(function.__code__)
             calls = [one.attributes for one in read if one.scope == "own" and len(one.attributes) == 2]
             stored = attributes_of(value) if calls else {}
             found |= {held for held, called in calls if is_mutated_by(stored.get(held), called)}
     return frozenset(found)
+
+
+def cached_in(kind: type) -> set[str]:
+    """Return the cached properties of a class: an object has their values once they were read."""
+    own = [one for one in kind.__mro__ if is_user_class(one)]
+    return {name for one in own for name, item in one.__dict__.items() if isinstance(item, cached_property)}
 
 
 def class_label(kind: type) -> str:
@@ -184,7 +235,9 @@ def read_attribute(value: Any, name: str) -> Attribute | None:
     stored = attributes_of(value)
     if is_module(value):
         stored = {**stored, **registered(value)}
-    return Attribute(stored[name]) if name in stored else _in_class(type(value), name, value)
+    if name in stored and name not in cached_in(type(value)):
+        return Attribute(stored[name])
+    return _in_class(type(value), name, value)
 
 
 def _in_class(kind: type, name: str, owner: Any) -> Attribute | None:
@@ -197,6 +250,7 @@ def _in_class(kind: type, name: str, owner: Any) -> Attribute | None:
                 return Attribute(item.__func__, kind)
             if isinstance(item, property) and owner is not MISSING:
                 return Attribute(item.fget, owner)
+            item = _as_partial(computed_by(item))
             if isinstance(item, FunctionType):
                 return Attribute(item, owner)
             return None if item is None or hasattr(type(item), "__get__") else Attribute(item)
@@ -206,3 +260,20 @@ def _in_class(kind: type, name: str, owner: Any) -> Attribute | None:
 def is_mutated_by(value: Any, name: str) -> bool:
     """Return whether a method changes a container, as `append` changes a list."""
     return isinstance(value, _CONTAINERS) and name in _MUTATORS
+
+
+def follow(value: Any, attributes: Sequence[str]) -> tuple[tuple[str, ...], Any, Any]:
+    """Follow attributes as far as they are stored values; return the path, the value and its owner."""
+    path: tuple[str, ...] = ()
+    for name in attributes:
+        found = read_attribute(value, name)
+        is_method = found is not None and isinstance(found.value, FunctionType) and found.owner is not MISSING
+        if found is not None and not is_method and name in states_of(value):
+            return path, MISSING, MISSING
+        if found is None:
+            is_state = isinstance(value, ModuleType) or is_mutated_by(value, name)
+            return path, MISSING if is_state else value, MISSING
+        path, value = (*path, name), found.value
+        if isinstance(value, FunctionType):
+            return path, value, found.owner
+    return path, value, MISSING

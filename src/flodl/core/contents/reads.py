@@ -92,6 +92,9 @@ def _variables(one: dis.Instruction, own: str) -> list[tuple[str, str]]:
 def _use(instructions: list[dis.Instruction], index: int, scope: str, name: str) -> tuple[Read, bool]:
     """Follow the attributes of a variable that was loaded before `index`."""
     attributes: list[str] = []
+    after_type = _end_of_type_call(instructions, index) if scope in ("own", "local") else index
+    if after_type > index:
+        attributes, index = ["__class__"], after_type
     while index < len(instructions) and instructions[index].opname in _ATTRIBUTES:
         attributes.append(str(instructions[index].argval))
         index += 1
@@ -106,4 +109,16 @@ def _use(instructions: list[dis.Instruction], index: int, scope: str, name: str)
         is_assigned = True
     elif names[1:2] == ["STORE_SUBSCR"] or names[1:4] == ["COPY", "COPY", "BINARY_SUBSCR"]:
         is_assigned = names[0].startswith("LOAD_")  # a[b] = … or a[b] += …
+    if attributes == ["__class__"]:  # type(a) without an attribute
+        attributes = []
     return Read(scope, name, tuple(attributes)), is_assigned
+
+
+def _end_of_type_call(instructions: list[dis.Instruction], index: int) -> int:
+    """Return the index after `type(a)` if `a` was loaded for it before `index`; else `index`."""
+    before = instructions[index - 2] if index >= 2 else None
+    if before is None or before.opname != "LOAD_GLOBAL" or before.argval != "type":
+        return index
+    end = index + (instructions[index].opname == "PRECALL") if index < len(instructions) else index
+    is_call = end < len(instructions) and instructions[end].opname == "CALL" and instructions[end].arg == 1
+    return end + 1 if is_call else index

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
-from flodl.core.contents.objects import functions_of
-from flodl.core.contents.origin import is_user_file
-from flodl.core.function_text import operations
+from flodl.core.contents import Contents
+from flodl.core.contents.class_constants import describe_constants
+from flodl.core.contents.objects import MISSING, computed_by, follow, functions_of
+from flodl.core.contents.origin import is_user_class, is_user_file
+from flodl.core.contents.reads import reads_of
+from flodl.core.function_text import code_hash, operations
 
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
 
@@ -20,6 +23,25 @@ def method_words(kind: type, entries: tuple[str, ...]) -> list[str]:
     A method counts if a method that counts reads its name. Docstrings, comments, the names of variables, and
     methods that only set an object up or print it do not count.
     """
+    methods = _reached(kind, entries)
+    return [
+        f"method {name} {word}"
+        for name in sorted(methods)
+        for one in methods[name]
+        for word in _function_words(one, set())
+    ]
+
+
+def class_constants(kind: type, entries: tuple[str, ...]) -> dict[str, str]:
+    """Describe the values of a class that methods read which are reached from `entries`, by name."""
+    reached = [one for functions in _reached(kind, entries).values() for one in functions]
+    # The source of a lambda may have been edited since it was loaded.
+    contents = Contents(label=lambda function: f"function #{code_hash(function.__code__)}")
+    described = describe_constants(kind, contents, functions=reached)
+    return {name: repr(described[name]) for name in sorted(described)}
+
+
+def _reached(kind: type, entries: tuple[str, ...]) -> dict[str, list[FunctionType]]:
     methods: dict[str, list[FunctionType]] = {}
     for name, function in functions_of(kind):
         methods.setdefault(name, []).append(_unwrapped(function))
@@ -30,12 +52,7 @@ def method_words(kind: type, entries: tuple[str, ...]) -> list[str]:
         if name not in reached:
             reached.add(name)
             pending += [read for one in methods[name] for read in _names(one.__code__) if read in methods]
-    return [
-        f"method {name} {word}"
-        for name in sorted(reached)
-        for one in methods[name]
-        for word in _function_words(one, set())
-    ]
+    return {name: methods[name] for name in reached}
 
 
 def _unwrapped(function: FunctionType) -> FunctionType:
@@ -54,14 +71,30 @@ def _function_words(function: FunctionType, seen: set[FunctionType]) -> Iterator
         return
     seen.add(function)
     yield repr(_code(function.__code__))
+    yield from _members(function)
     defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
     yield repr([value for value in defaults if isinstance(value, _CONSTANTS)])
     for name, value in sorted(_outside(function).items()):
         if isinstance(value, _CONSTANTS):
             yield f"reads {name} {value!r}"
-        elif isinstance(value, FunctionType) and is_user_file(_unwrapped(value).__code__.co_filename):
+        elif isinstance(value := computed_by(value), FunctionType) and is_user_file(
+            _unwrapped(value).__code__.co_filename
+        ):
             yield f"reads {name}"
             yield from _function_words(_unwrapped(value), seen)
+
+
+def _members(function: FunctionType) -> Iterator[str]:
+    """Describe values of classes of the user that a function reads by name, such as members of enums."""
+    outside = _outside(function)
+    found = set()
+    for read in reads_of(function.__code__):
+        kind = outside.get(read.name) if read.scope in ("global", "free") else None
+        if isinstance(kind, type) and is_user_class(kind) and read.attributes:
+            path, value, _ = follow(kind, read.attributes)
+            if path and value is not MISSING and not isinstance(value, FunctionType | type):
+                found.add(f"reads {read.name}.{'.'.join(path)} {Contents().of(value)!r}")
+    yield from sorted(found)
 
 
 def _outside(function: FunctionType) -> dict[str, Any]:

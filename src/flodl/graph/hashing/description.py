@@ -6,14 +6,16 @@ import dis
 import enum
 import functools
 import types
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
-from .class_code import method_words
+from flodl.core.contents.objects import attributes_of
+
+from .class_code import class_constants, method_words
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.Size, enum.Enum)
 
@@ -42,6 +44,7 @@ class Description:
         self._level = Level.STRUCTURE
         self._open: set[int] = set()
         self._class_words: dict[type, list[str]] = {}
+        self._class_constants: dict[type, dict[str, str]] = {}
 
     @property
     def words(self) -> list[str]:
@@ -73,13 +76,20 @@ class Description:
             self._structured(value)
             self._open.discard(id(value))
 
-    def class_code(self, kind: type, entries: tuple[str, ...]) -> None:
-        """Describe the methods of a class of the user that a call runs, beginning with `entries`."""
+    def class_code(self, kind: type, entries: tuple[str, ...], stored: Collection[str] = ()) -> None:
+        """Describe the methods of a class of the user that a call runs, beginning with `entries`.
+
+        The values of the class that they read follow, without those that the object itself has, `stored`.
+        """
         with self._at(Level.CLASSES):
             if kind not in self._class_words:
                 self._class_words[kind] = method_words(kind, entries)
+                self._class_constants[kind] = class_constants(kind, entries)
             for word in self._class_words[kind]:
                 self.add(word)
+            for name, described in self._class_constants[kind].items():
+                if name.partition(".")[0] not in stored:
+                    self.add(f"constant {name} {described}")
 
     @contextmanager
     def _at(self, level: Level) -> Iterator[None]:
@@ -117,7 +127,7 @@ class Description:
 
     def _object(self, value: Any) -> None:
         self.add(_qualified(type(value)))
-        self.class_code(type(value), ("__call__",))
+        self.class_code(type(value), ("__call__",), attributes_of(value))
         if hasattr(value, "__dict__"):
             self.value({name: item for name, item in vars(value).items() if not name.startswith("_")})
         elif "__reduce__" in vars(type(value)):

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from flodl.checkpoint.files.structure import Structure
+from flodl.core.contents.objects import cached_in, registered
 
 from ..core import GraphCore, Initial
 from ..plan.spec import Node, Spec
@@ -96,9 +97,10 @@ class _GraphDescription(Description):
             self.graph(module)
             return
         self.add(f"module {type(module).__module__}.{type(module).__qualname__} {module.extra_repr()}")
-        self.class_code(type(module), ("forward", "__call__"))
+        self.class_code(type(module), ("forward", "__call__"), {**vars(module), **registered(module)})
+        not_settings = {"training", "traces", *cached_in(type(module))}
         for name, value in sorted(vars(module).items()):
-            if not name.startswith("_") and name not in ("training", "traces"):
+            if not name.startswith("_") and name not in not_settings:
                 self.add(f"setting {name}")
                 self.value(value)
         self._tensors(module)

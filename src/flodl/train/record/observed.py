@@ -6,21 +6,25 @@ Training changes some of it, such as a list that the step function fills, so it 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from types import FunctionType
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
 from flodl.core.contents import Contents
+from flodl.core.contents.class_constants import describe_constants
 from flodl.core.contents.objects import (
     attributes_of,
     class_label,
     constants_of,
     functions_of,
     module_settings,
+    registered,
     states_of,
 )
+from flodl.core.contents.reads import uses_of
 from flodl.core.plain import hide_secret, short_hash
 
 from ..evaluation.evaluator import Evaluator
@@ -45,7 +49,7 @@ def observe(session: Session, evaluator: Evaluator) -> dict[str, Any]:
         "metrics": {name: Contents(known).of(metric) for name, metric in evaluator.metrics.items()},
         "outputs": None if outputs is None else Contents(known).of(outputs),
         "modules": describe_modules(session.model),
-        "classes": describe_classes(session.model, known),
+        "classes": describe_classes(session.model, known, read_in(evaluator.step_fn)),
         "torch_hooks": describe_torch_hooks(session.model, session.optimizer, known),
         "optimizer_attributes": describe_attributes(session.optimizer, known),
     }
@@ -129,13 +133,36 @@ def _text(module: nn.Module) -> str:
     return text if len(text) <= _MAX_TEXT else f"{text[:120]}… #{short_hash(text.encode())}"
 
 
-def describe_classes(model: nn.Module, known: Mapping[int, str]) -> dict[str, Any]:
-    """Describe the classes of the user among the modules: a hash of their code, and the globals they read."""
+def read_in(step_fn: Any) -> frozenset[str]:
+    """Return the attributes that a step function reads of its arguments, the model among them."""
+    function = getattr(step_fn, "__func__", step_fn)
+    read = uses_of(function.__code__)[0] if isinstance(function, FunctionType) else ()
+    names = ([name for name in one.attributes if name != "__class__"] for one in read if one.attributes)
+    return frozenset(found[0] for found in names if found)
+
+
+def describe_classes(
+    model: nn.Module, known: Mapping[int, str], names: Collection[str] = ()
+) -> dict[str, Any]:
+    """Describe the classes of the user among the modules: a hash of their code, and the values they read.
+
+    Those are globals, and under "self" values of the class that all its objects share. `names` are read by
+    others.
+    """
     found: dict[str, Any] = {}
-    for kind in dict.fromkeys(type(module) for module in model.modules()):
-        if next(functions_of(kind), None) is not None:
+    stored: dict[type, set[str]] = {}
+    for module in model.modules():
+        own = {*attributes_of(module), *registered(module)}
+        stored[type(module)] = stored.get(type(module), own) & own
+    for kind, shadowed in stored.items():
+        if next(functions_of(kind), None) is not None or names:
+            contents = Contents(known)
             label = class_label(kind)
-            reads = Contents(known).of_class(kind)
+            reads = contents.of_class(kind)
+            constants = describe_constants(kind, contents, names=names, stored=shadowed)
+            reads |= {"self": constants} if constants else {}
+            if not reads and next(functions_of(kind), None) is None:
+                continue
             found[label.partition(" ")[0]] = {"code": label, **reads} if reads else label
     return found
 

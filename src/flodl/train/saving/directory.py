@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -28,6 +29,7 @@ from flodl.core.files import expand_user, write_atomic
 from ..callbacks.patience import is_evaluated, metric_of
 from ..settings import DiskPolicy
 from .disk_space import num_bytes_of, space_warning
+from .earlier_config import damage_of, move_aside, moved_text
 from .identity import RunIdentity
 from .lock import DirectoryLock
 from .starts import starts_with
@@ -94,6 +96,9 @@ class RunDirectory:
         self._warned_of_space = False
         # The reason why the folder could not be written, if it could not.
         self._write_error = ""
+        # The damaged config.json of an earlier start under its new name, and what is said about it.
+        self._kept: Path | None = None
+        self._moved = ""
         self.identity = RunIdentity(self.path)
 
     @property
@@ -129,11 +134,9 @@ class RunDirectory:
             yield
         except BaseException:
             with suppress(OSError):
-                if previous is None:
-                    self._config.unlink(missing_ok=True)
-                elif self._config.read_bytes() != previous:
-                    write_atomic(self._config, previous)
-                self.release()
+                self._restore_config(previous)
+            self.release()
+            with suppress(OSError):
                 for folder in missing:
                     folder.rmdir()
             raise
@@ -145,18 +148,55 @@ class RunDirectory:
         """
         content: dict[str, Any] = {"run_id": self.identity.of(previous)}
         content |= {"trainer": record, "started_with": resolved_config()}
-        content["starts"] = starts_with(content, previous, step)
+        damage = self._damage_of(previous)
+        content["starts"] = starts_with(content, None if damage else previous, step)
         text = json.dumps(content, indent=2, default=str)
-        self._write_error = ""
+        self._write_error, self._kept, self._moved = "", None, ""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock()
+            if damage:
+                self._kept = move_aside(self._config)
+                self._moved = moved_text(damage, self._config, self._kept)
             write_atomic(self._config, (text + "\n").encode())
         except OSError as error:
-            why = f"cannot write the run directory {str(self.path)!r}: {error.strerror or error}."
+            with suppress(OSError):
+                self._restore_config(previous)
+            why, remedy = self._write_failure(error)
             if self._errors == "raise" or not (self.bundles.is_dir() and list_bundles(self.bundles)):
-                raise TrainError(f"{why} Choose a checkpoint_dir that can be written.") from error
-            self._write_error = f"{why} Free some space: training continues from the existing bundles."
+                choose = (
+                    "or choose another checkpoint_dir"
+                    if remedy
+                    else "Choose a checkpoint_dir that can be written"
+                )
+                raise TrainError(f"{why} {remedy}{', ' * bool(remedy)}{choose}.") from error
+            self._write_error = (
+                f"{why} {remedy or 'Make it writable'}: training continues from the existing bundles."
+            )
+
+    def _write_failure(self, error: OSError) -> tuple[str, str]:
+        """Return what went wrong when config.json was written, and what helps, if that is known."""
+        if self._config.is_dir():
+            return f"cannot write {str(self._config)!r}: it is a folder.", "Move it away"
+        why = f"cannot write the run directory {str(self.path)!r}: {error.strerror or error}."
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return why, "Free some space" if is_full else ""
+
+    def _damage_of(self, previous: bytes | None) -> str:
+        """Say what is wrong with the config.json of the last start; "" if nothing is, or if there is none."""
+        if previous is not None:
+            return damage_of(previous)
+        return "it cannot be read" if self._config.is_file() else ""
+
+    def _restore_config(self, previous: bytes | None) -> None:
+        """Undo what this start did to config.json."""
+        kept, self._kept, self._moved = self._kept, None, ""
+        if kept is not None:
+            kept.replace(self._config)
+        elif previous is None and not self._config.is_dir():
+            self._config.unlink(missing_ok=True)
+        elif previous is not None and self._config.read_bytes() != previous:
+            write_atomic(self._config, previous)
 
     def read_config(self) -> bytes | None:
         """Return config.json as the last start wrote it; None if it cannot be read."""
@@ -219,6 +259,8 @@ class RunDirectory:
 
     def check_space(self, bundle_bytes: int, *, num_saves: int | None) -> None:
         """Warn if the disk has no room for the planned saves; `num_saves` is None if it is unknown."""
+        if self._moved:
+            self._report("alert", message=self._moved, level="warning")
         self._warned_of_space = bool(self._write_error)
         if self._write_error:
             self._report("alert", message=self._write_error, level="warning")

@@ -79,6 +79,6 @@ def _mapping_in(saved: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _recorded(config: bytes | None) -> str:
     try:
         found = None if config is None else json.loads(config)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     return str(found.get("run_id") or "") if isinstance(found, dict) else ""

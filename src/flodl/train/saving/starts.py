@@ -9,6 +9,7 @@ from typing import Any
 
 from flodl.core.ignored_settings import Ignored, joined
 
+from .earlier_config import damage_of
 from .ignored import RECORDED
 
 _RECORDED = ("trainer", "started_with")
@@ -82,11 +83,7 @@ def _recorded(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read(previous: bytes | None) -> dict[str, Any] | None:
     """Return the content of an earlier config.json; None if there is none, or if it is damaged."""
-    try:
-        found = None if previous is None else json.loads(previous)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
+    return None if previous is None or damage_of(previous) else dict(json.loads(previous))
 
 
 def _changed(path: str, now: Any, before: Any) -> dict[str, Any]:
