@@ -299,6 +299,10 @@ def _follow(value: Any, read: Read) -> tuple[tuple[str, ...], Any, Any]:
         path, value = (*path, name), found.value
         if isinstance(value, FunctionType):
             return path, value, found.owner
+    for key in read.keys:
+        if type(value) is not dict or key not in value:
+            break
+        path, value = (*path, key), value[key]
     return path, value, MISSING
 
 

@@ -18,18 +18,22 @@ _WITHOUT_EFFECT = frozenset({"EXTENDED_ARG", "CACHE", "NOP"})
 
 
 class Read(NamedTuple):
-    """A variable ("global", "free" or the first argument, "own"), and the attributes that are read of it."""
+    """A variable ("global", "free" or the first argument, "own"), and what is read of it.
+
+    `keys` are the constant keys with which the last attribute is indexed, as in `config["loss"]["scale"]`.
+    """
 
     scope: str
     name: str
     attributes: tuple[str, ...]
+    keys: tuple[str, ...] = ()
 
 
 def reads_of(code: CodeType) -> tuple[Read, ...]:
     """Return what a function reads and does not assign, in order; its first argument may be `self`.
 
-    >>> [read[1:] for read in reads_of((lambda x: x * config.loss.scale + offset).__code__)]
-    [('x', ()), ('config', ('loss', 'scale')), ('offset', ())]
+    >>> [read[1:] for read in reads_of((lambda x: x * config.loss["scale"] + offset).__code__)]
+    [('x', (), ()), ('config', ('loss',), ('scale',)), ('offset', (), ())]
     """
     found, assigned = uses_of(code)
     return tuple(read for read in found if not any(_contains(one, read) for one in assigned))
@@ -106,4 +110,17 @@ def _use(instructions: list[dis.Instruction], index: int, scope: str, name: str)
         is_assigned = True
     elif names[1:2] == ["STORE_SUBSCR"] or names[1:4] == ["COPY", "COPY", "BINARY_SUBSCR"]:
         is_assigned = names[0].startswith("LOAD_")  # a[b] = … or a[b] += …
-    return Read(scope, name, tuple(attributes)), is_assigned
+    keys = () if is_assigned else _constant_keys(instructions, index)
+    return Read(scope, name, tuple(attributes), keys), is_assigned
+
+
+def _constant_keys(instructions: list[dis.Instruction], index: int) -> tuple[str, ...]:
+    """Return the texts with which the value that was loaded before `index` is indexed: a["b"]["c"]."""
+    found: list[str] = []
+    for constant, one in zip(instructions[index::2], instructions[index + 1 :: 2]):
+        if (constant.opname, one.opname) != ("LOAD_CONST", "BINARY_SUBSCR") or type(
+            constant.argval
+        ) is not str:
+            break
+        found.append(constant.argval)
+    return tuple(found)
