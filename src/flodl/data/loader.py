@@ -19,6 +19,7 @@ from flodl.core.usage.attributes import fix_attributes
 from flodl.core.usage.calls import DataCallError, explain_creation
 
 from .augment.augmentation import as_augmentation
+from .augment.repeated import warning_about_normalizing_twice
 from .batch import PositionedBatch
 from .cursor import Cursor, Unit
 from .description import describe_augmentation, describe_source
@@ -129,9 +130,12 @@ class Loader:
         is_changed = transform is not None or collate is not None
         if batch_size and not is_changed and (warning := warning_about_batches(source, batch_size)):
             log.warn("Loader: %s", warning)
+        augmentation = as_augmentation(augment)
+        if warning := warning_about_normalizing_twice(augmentation):
+            log.warn("Loader: %s", warning)
         options = BackendOptions(self.device, mode, num_workers, prefetch, memory_cap)
         self._placement, self._backend = create_backend(
-            self._source, as_augmentation(augment), options, obstacle=obstacle
+            self._source, augmentation, options, obstacle=obstacle
         )
         self._versions = self._source.versions if isinstance(self._source, Columns) else ()
 

@@ -210,6 +210,8 @@ class Trainer(CheckedAttributes):
         )
         for name in unused:
             self._run.reports.warn(f"{name} has no effect without a checkpoint_dir: nothing will be saved.")
+        if outputs is not None and not metrics:
+            self._run.reports.warn("outputs= has no effect without metrics=: nothing calls it.")
 
     @property
     def history(self) -> list[dict[str, Any]]:

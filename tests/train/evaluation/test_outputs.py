@@ -123,3 +123,10 @@ class Named(nn.Module):
 )
 def test_the_advice_follows_the_signature_of_the_model(model, step_fn, batch, expected):
     assert expected in fitting_outputs(model, step_fn, batch)
+
+
+def test_outputs_without_metrics_cause_a_warning(make, capsys):
+    make(outputs=lambda model, x, y: (model(x), y))
+    make(outputs=lambda model, x, y: (model(x), y), metrics={"f1": ClassF1(2)})
+    told = capsys.readouterr()
+    assert (told.out + told.err).count("outputs= has no effect without metrics=") == 1

@@ -22,7 +22,7 @@ def check_dense(column: Tensor | np.ndarray[Any, Any], label: str) -> None:
         check_not_masked(column, label)
     elif column.is_nested:
         raise DataError(
-            f"{label} is a nested tensor, whose samples have different shapes, and a batch is a dense tensor. "
+            f"{label} is a nested tensor, whose samples have different shapes; a batch is a dense tensor. "
             "Pass torch.nested.to_padded_tensor(x, padding=0.0), or a list of samples with a function that "
             "pads each batch: Loader(list(zip(x.unbind(), y)), batch_size=…, collate=pad)."
         )
@@ -41,8 +41,9 @@ def check_not_masked(array: np.ndarray[Any, Any], label: str) -> None:
     flodl.core.errors.DataError: column 'x' is a masked array, and tensors have no mask: ...
     """
     if isinstance(array, np.ma.MaskedArray) and bool(np.ma.is_masked(array)):
+        masked = int(np.ma.getmaskarray(array).sum())
         raise DataError(
-            f"{label} is a masked array, and tensors have no mask: the {int(np.ma.getmaskarray(array).sum())} masked "
+            f"{label} is a masked array, and tensors have no mask: the {masked} masked "
             "values would be read as they are. Fill them, for example with x.filled(0), and pass the mask as "
             "an array of its own (~np.ma.getmaskarray(x)) if the step function needs it."
         )
