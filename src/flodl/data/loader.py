@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from flodl.core import log
 from flodl.core.errors import DataError
+from flodl.core.integers import as_integer, as_number
 from flodl.core.plain import describe
 from flodl.core.rng import default_seed
 from flodl.core.usage.attributes import fix_attributes
@@ -89,6 +90,8 @@ class Loader:
         memory_cap: float | int = 0.5,
         shuffle_buffer: int = 0,
     ) -> None:
+        batch_size, seed, num_workers = map(as_integer, (batch_size, seed, num_workers))
+        prefetch, shuffle_buffer, memory_cap = map(as_number, (prefetch, shuffle_buffer, memory_cap))
         check_counts(batch_size=batch_size, seed=seed, num_workers=num_workers, prefetch=prefetch)
         check_counts(shuffle_buffer=shuffle_buffer)
         check_flags(shuffle=shuffle, drop_last=drop_last)
@@ -232,6 +235,7 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """Move to the start of an epoch."""
+        epoch = as_integer(epoch)
         check_counts(epoch=epoch)
         self._iteration += 1
         self._begin_at(epoch, 0, None)

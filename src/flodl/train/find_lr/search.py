@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from flodl.core import TrainError, log
-from flodl.core.integers import is_integer
+from flodl.core.integers import as_integer, as_number, is_integer
 from flodl.core.rng_state import preserve_rng_state
 from flodl.data import Loader
 from flodl.engine import NoGradient, NotRestorable, TrainStep, report_elsewhere, sandbox, trial_copy
@@ -37,6 +37,7 @@ def find_lr(
     stop_factor: float | None,
 ) -> FindLrResult:
     """Run the search; see `Trainer.find_lr`."""
+    num_steps, min_lr, max_lr = as_integer(num_steps), as_number(min_lr), as_number(max_lr)
     _check(min_lr, max_lr, num_steps, stop_factor)
     if not session.train_step.is_between_updates:
         raise TrainError(
