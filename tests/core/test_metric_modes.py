@@ -55,7 +55,24 @@ def test_a_word_after_f1_or_accuracy_is_the_label_of_a_class(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["f1_loss", "dice_loss", "recall_gap", "f1_std", "time_to_accuracy", "f1_error_std"]
+    "name",
+    [
+        "accuracy_error",
+        "eval_accuracy_errors",
+        "recall/error",
+        "accuracy_err",
+        "f1_loss",
+        "dice_loss",
+        "recall_gap",
+        "f1_std",
+        "time_to_accuracy",
+        "f1_error_std",
+    ],
 )
 def test_a_loss_a_gap_or_a_deviation_of_a_score_is_better_when_lower(name):
+    assert known_mode(name) == "min"
+
+
+@pytest.mark.parametrize("name", ["accuracy_error", "eval_accuracy_errors", "recall/error", "accuracy_err"])
+def test_the_last_word_decides_for_the_error_of_a_rate(name):
     assert known_mode(name) == "min"

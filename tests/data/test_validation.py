@@ -94,3 +94,14 @@ def test_an_epoch_that_drop_last_leaves_empty_raises():
     assert len(list(loader)) == 2
     with pytest.raises(DataError, match=r"epoch 1 has no batch: 2 samples, batch_size=4, drop_last=True"):
         list(loader)
+
+
+def test_numbers_of_numpy_are_those_of_python():
+    loader = Loader(
+        torch.arange(8), np.int64(4), seed=np.int32(1), prefetch=np.int8(2), memory_cap=np.float32(0.5)
+    )
+    assert [batch.tolist() for batch in loader] == [
+        batch.tolist() for batch in Loader(torch.arange(8), 4, seed=1)
+    ]
+    loader.set_epoch(np.int64(3))
+    assert (loader.epoch, type(loader.batch_size)) == (3, int)

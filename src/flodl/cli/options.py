@@ -180,3 +180,14 @@ _OPTIONS: list[tuple[list[str], dict[str, Any]]] = [
         {"is_flag": True, "callback": _disable_color, "help": "Print plain text, as with NO_COLOR=1."},
     ),
 ]
+
+
+def check_folder(option: str, file: Path) -> None:
+    """Raise before anything is done if the file of an option cannot be written."""
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        raise SetupError(
+            f"{option} {file}: the folder {folder} does not exist. Create it, or choose a different file."
+        )
+    if not os.access(folder, os.W_OK):
+        raise SetupError(f"{option} {file}: {folder} is not writable. Choose a different file.")

@@ -11,9 +11,25 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Values = Mapping[str, Sequence[Any]]
+# What else may read an option of the program, by its part of the record.
+_READERS = frozenset(
+    {
+        "step",
+        "metrics",
+        "outputs",
+        "hooks",
+        "torch_hooks",
+        "optimizer_attributes",
+        "model",
+        "data",
+        "eval_data",
+    }
+)
+# The seed of a loader follows that of the run.
+_NOT_READ = frozenset({"data.seed", "eval_data.seed"})
 # Names that mean nothing else.
 _SAME = {"lr": ("learning_rate",), "weight_decay": ("wd",)}
 # Names that are probably meant, as part of a longer one, too: head_lr, beta1.
@@ -51,27 +67,86 @@ def ignored_as(path: str, now: Any, before: Any, *, ignored: Values, saved: Valu
     return None
 
 
+class Change(NamedTuple):
+    """A value in the record of a run that changed, by its path."""
+
+    path: str
+    now: Any
+    before: Any
+
+
+def read_changes(now: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[Change, ...]:
+    """Return what changed in the parts of a record that describe the step function and other readers.
+
+    >>> now, before = {"step": {"lr": 0.1, "scale": 2}, "config": {}}, {"step": {"lr": 0.2, "scale": 2}}
+    >>> read_changes(now, before)
+    (Change(path='step.lr', now=0.1, before=0.2),)
+    """
+    return tuple(
+        change
+        for name, value in now.items()
+        if name.partition(".")[0] in _READERS and name in before
+        for change in _changes(name, value, before[name])
+        if change.path not in _NOT_READ
+    )
+
+
+def _changes(path: str, now: Any, before: Any) -> Iterator[Change]:
+    if isinstance(now, Mapping) and isinstance(before, Mapping):
+        for name, value in now.items():
+            if name in before:
+                yield from _changes(f"{path}.{name}", value, before[name])
+    elif isinstance(now, list) and isinstance(before, list) and any(isinstance(one, Mapping) for one in now):
+        for value, earlier in zip(now, before):
+            yield from _changes(path, value, earlier)
+    elif not is_same_setting(now, before):
+        yield Change(path, now, before)
+
+
 @dataclass(frozen=True)
 class Ignored:
     """Settings without effect by name: of this start of a run, and of the one before.
 
-    `saved` are the values that apply in their place.
+    `saved` are the values that apply in their place, `read` what changed for others that read an option, too.
     """
 
     now: dict[str, list[Any]] = field(default_factory=dict)
     before: dict[str, list[Any]] = field(default_factory=dict)
     saved: dict[str, list[Any]] = field(default_factory=dict)
+    read: tuple[Change, ...] = ()
 
     def effect_of(self, path: str, now: Any, before: Any) -> Literal["changed", "ignored", "none"]:
         """Return what the change of an option means; "none" if it has its value again after one was ignored.
 
         >>> Ignored(before={"lr": [0.001]}, saved={"lr": [0.01]}).effect_of("config.lr", 0.01, 0.001)
         'none'
+        >>> read = (Change("step.lr", 0.01, 0.001),)
+        >>> Ignored({"lr": [0.01]}, saved={"lr": [0.001]}, read=read).effect_of("config.lr", 0.01, 0.001)
+        'changed'
         """
-        if ignored_as(path, now, before, ignored=self.now, saved=self.saved):
+        if self.ignored_as(path, now, before):
             return "ignored"
-        name = ignored_as(path, before, now, ignored=self.before, saved=self.saved)
+        name = _unless_read(self.read, path, before, now, ignored=self.before, saved=self.saved)
         return "none" if name and _contains(self.saved.get(name, ()), now) else "changed"
+
+    def ignored_as(self, path: str, now: Any, before: Any) -> str | None:
+        """Return which setting an option was meant for if that is ignored and nothing else reads it."""
+        return _unless_read(self.read, path, now, before, ignored=self.now, saved=self.saved)
+
+
+def _unless_read(read: Sequence[Change], path: str, now: Any, before: Any, **known: Values) -> str | None:
+    """Return which ignored setting an option was meant for, unless something else reads it.
+
+    A value in the record that has its meaning and changed in the same way was read from it.
+    """
+    name = ignored_as(path, now, before, **known)
+    for change in read if name else ():
+        values = change.now, change.before
+        if (is_same_setting(values, (now, before)) or is_same_setting(values, (before, now))) and (
+            ignored_as(change.path, now, before, **known) == name
+        ):
+            return None
+    return name
 
 
 def joined(*values: Values) -> dict[str, list[Any]]:

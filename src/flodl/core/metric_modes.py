@@ -24,6 +24,10 @@ _METRICS_OF_A_CLASS = re.compile(r"f1|accuracy|precision|recall|auc|auroc")
 _LABELS = re.compile(
     r"cost|costs|distance|divergence|duration|entropy|error|errors|false|latency|miss|penalty|regret|seconds|time"
 )
+# "accuracy_error" is 1 - accuracy: the last word decides.
+_ERROR_OF_A_RATE = re.compile(
+    r"(?:accuracy|precision|recall|auc|auroc)[^A-Za-z0-9]+(errors?)$", re.IGNORECASE
+)
 # A word alone, unless another word of the name turns it around.
 _TURNED = {"variance": ("min", {"explained"}), "likelihood": ("max", {"neg", "negative"})}
 
@@ -91,11 +95,22 @@ def _without_labels(name: str) -> str:
     """
     kept: list[str] = []
     is_of_a_class = False
+    name, end = _without_error(name)
     for part in re.findall(r"[A-Za-z0-9]+", name):
         if not (is_of_a_class and _LABELS.fullmatch(part.lower())):
             kept.append(part)
         is_of_a_class = is_of_a_class or bool(_METRICS_OF_A_CLASS.fullmatch(part.lower()))
-    return "_".join(kept)
+    return "_".join([*kept, *end])
+
+
+def _without_error(name: str) -> tuple[str, list[str]]:
+    """Return a name without an error of a rate at its end, such as 1 - accuracy, and that word.
+
+    >>> _without_error("eval_accuracy_error"), _without_error("eval_f1_error")
+    (('eval_accuracy', ['error']), ('eval_f1_error', []))
+    """
+    found = _ERROR_OF_A_RATE.search(name)
+    return (name, []) if found is None else (name[: found.start(1)].rstrip("_-./ "), [found[1].lower()])
 
 
 def words_of(name: str) -> set[str]:

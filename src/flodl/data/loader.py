@@ -13,12 +13,14 @@ from torch.utils.data import DataLoader
 
 from flodl.core import log
 from flodl.core.errors import DataError
+from flodl.core.integers import as_integer, as_number
 from flodl.core.plain import describe
 from flodl.core.rng import default_seed
 from flodl.core.usage.attributes import fix_attributes
 from flodl.core.usage.calls import DataCallError, explain_creation
 
 from .augment.augmentation import as_augmentation
+from .augment.repeated import warning_about_normalizing_twice
 from .batch import PositionedBatch
 from .cursor import Cursor, Unit
 from .description import describe_augmentation, describe_source
@@ -88,6 +90,8 @@ class Loader:
         memory_cap: float | int = 0.5,
         shuffle_buffer: int = 0,
     ) -> None:
+        batch_size, seed, num_workers = map(as_integer, (batch_size, seed, num_workers))
+        prefetch, shuffle_buffer, memory_cap = map(as_number, (prefetch, shuffle_buffer, memory_cap))
         check_counts(batch_size=batch_size, seed=seed, num_workers=num_workers, prefetch=prefetch)
         check_counts(shuffle_buffer=shuffle_buffer)
         check_flags(shuffle=shuffle, drop_last=drop_last)
@@ -129,9 +133,12 @@ class Loader:
         is_changed = transform is not None or collate is not None
         if batch_size and not is_changed and (warning := warning_about_batches(source, batch_size)):
             log.warn("Loader: %s", warning)
+        augmentation = as_augmentation(augment)
+        if warning := warning_about_normalizing_twice(augmentation):
+            log.warn("Loader: %s", warning)
         options = BackendOptions(self.device, mode, num_workers, prefetch, memory_cap)
         self._placement, self._backend = create_backend(
-            self._source, as_augmentation(augment), options, obstacle=obstacle
+            self._source, augmentation, options, obstacle=obstacle
         )
         self._versions = self._source.versions if isinstance(self._source, Columns) else ()
 
@@ -228,6 +235,7 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """Move to the start of an epoch."""
+        epoch = as_integer(epoch)
         check_counts(epoch=epoch)
         self._iteration += 1
         self._begin_at(epoch, 0, None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from flodl.core import StepError
-from flodl.core.integers import is_integer
+from flodl.core.integers import as_integer, as_number, is_integer
 from flodl.core.paths import suggestion
 
 StepFunction = Callable[..., Any]
@@ -36,6 +36,9 @@ class StepSettings:
     guard: Guard = "gradients"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "accumulate", as_integer(self.accumulate))
+        for name in ("clip_norm", "clip_value", "tune_budget_s"):
+            object.__setattr__(self, name, as_number(getattr(self, name)))
         _one_of("precision", self.precision, get_args(Precision))
         _one_of("tier", self.tier, get_args(TierChoice))
         _one_of("tail", self.tail, get_args(Tail))

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from flodl.core import ScheduleError, StepError
 from flodl.core.formats import a_type
-from flodl.core.integers import is_integer
+from flodl.core.integers import as_integer, is_integer
 from flodl.core.interrupts import uninterrupted
 from flodl.core.usage.attributes import fix_attributes
 from flodl.core.usage.calls import explain_creation
@@ -120,7 +120,7 @@ class TrainStep:
         step_fn = taking_a_dict(step_fn)
         if reduce_gradients is not None:
             check_tail_on_ranks(tail)
-        self._window = Window(accumulate)
+        self._window = Window(self._settings.accumulate)
         self._body = StepBody.create(model, optimizer, step_fn, self._settings, readiness, reduce_gradients)
         self._bridge = None if schedule is None else apply(schedule, optimizer)
         if self._bridge is not None:
@@ -280,7 +280,9 @@ class TrainStep:
             )
         if samples is None:
             return self(*batch)
-        if not (type(samples) is int and samples > 0) and not is_integer(samples, at_least=1):
+        if type(samples) is not int or samples < 1:
+            samples = as_integer(samples)
+        if not is_integer(samples, at_least=1):
             raise StepError(f"samples={samples!r}. Pass the number of samples in the batch, or None.")
         self._usual.is_explicit = True
         first: Any = batch[0] if batch else None

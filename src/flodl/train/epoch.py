@@ -308,8 +308,9 @@ def end_epoch(run: Run, eval_data: Any) -> None:
         run.progress.graph_epochs = session.model.epoch_count
     with after_epoch(session.model, metrics):
         run.hooks.call("on_epoch_end", epoch=epoch, metrics=metrics)
-    _take_from_hooks(row, metrics)
-    if (rate := learning_rate(session.optimizer)) != row["lr"]:
+    rate = learning_rate(session.optimizer)
+    _take_from_hooks(row, metrics, rate=rate)
+    if rate != row["lr"]:
         # A hook changed it; a row contains the rate of the next update.
         row["lr"] = metrics["lr"] = rate
     if "nan evaluation" not in run.reported and (warning := nan_evaluation(row)):
@@ -345,10 +346,24 @@ def _observe_loss(run: Run, schedule: ScheduleBridge, row: Mapping[str, Any]) ->
         schedule.observe(row[followed.name])
 
 
-def _take_from_hooks(row: dict[str, Any], metrics: dict[str, Any]) -> None:
-    """Take what hooks added to the metrics into the row of the epoch, as plain numbers."""
+def _take_from_hooks(row: dict[str, Any], metrics: dict[str, Any], *, rate: float) -> None:
+    """Take what hooks added to the metrics, changed and removed into the row of the epoch, as plain numbers.
+
+    `rate` is the learning rate after the hooks.
+    """
     if "epoch" in metrics:
         raise TrainError("a hook adds the metric 'epoch', which is reserved for the history. Rename it.")
+    for name in [name for name in row if name != "epoch" and name not in metrics]:
+        if name in ("loss", "lr", SKIPPED):
+            raise TrainError(
+                f"a hook removes the metric {name!r}, which every epoch has. Leave it in metrics."
+            )
+        del row[name]
+    if metrics["lr"] not in (row["lr"], rate):
+        raise TrainError(
+            f"a hook sets metrics['lr'] to {metrics['lr']!r:.80}, which does not change the learning rate. "
+            "Call trainer.scale_lr(factor), or set the rate of each group in trainer.optimizer.param_groups."
+        )
     for name, value in metrics.items():
         if name != "lr" and (name not in row or row[name] is not value):
             row[name] = metrics[name] = as_number(name, value)

@@ -163,9 +163,11 @@ def _load(run: Run, saved: _Saved, loader: Loader, max_epochs: int | None) -> li
         session.updates_seen = session.updates
         recorded = parts.get("config") or {}
         in_optimizer = ignored_in_optimizer(session, groups, rates, began_with=began_with)
+        hooks = loaded_hooks(run.hooks)
         elsewhere = ignored_elsewhere(
-            record["hooks"], loaded_hooks(run.hooks), seeds=(own_seed, loader.seed), recorded=recorded
+            record["hooks"], hooks, seeds=(own_seed, loader.seed), recorded=recorded
         )
+        ignored = all_ignored(in_optimizer, elsewhere, record={**record, "hooks": hooks}, recorded=recorded)
         found = differences(
             session,
             run.hooks,
@@ -176,7 +178,7 @@ def _load(run: Run, saved: _Saved, loader: Loader, max_epochs: int | None) -> li
             own_folder=is_own,
             began_with=began_with,
             config=run.recorder.config,
-            ignored=all_ignored(in_optimizer, elsewhere, recorded=recorded),
+            ignored=ignored,
             record=record,
         )
         run.recorder.settle_hooks(recorded)

@@ -186,6 +186,9 @@ class Run:
                 saver.save_end()
             self.exit_if_asked()
             self.hooks.call("on_end", result=self.result())
+            if self.stop_request:
+                # Everything is saved already.
+                self.stop_request.exit(has_ended=True)
 
     @property
     def keeps_record(self) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, SupportsFloat, get_args
 
 from flodl.core import TrainError
-from flodl.core.integers import is_integer
+from flodl.core.integers import as_integer, as_number, is_integer
 from flodl.core.paths import suggestion
 
 NanPolicy = Literal["stop", "skip", "rollback"]
@@ -33,6 +33,9 @@ class TrainerSettings:
     outer: str = ""
 
     def __post_init__(self) -> None:
+        for name in ("save_every", "save_every_steps", "log_every", "seed"):
+            object.__setattr__(self, name, as_integer(getattr(self, name)))
+        object.__setattr__(self, "ema", as_number(self.ema))
         for name in ("save_every", "save_every_steps", "log_every"):
             every = getattr(self, name)
             if every is not None and not is_integer(every, at_least=1):

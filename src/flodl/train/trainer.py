@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from flodl.checkpoint import Bundle, Policy
 from flodl.core import TrainError
 from flodl.core.formats import a_type, counted
+from flodl.core.integers import as_integer
 from flodl.core.metric_modes import Mode
 from flodl.data import Loader
 from flodl.distributed.reduction import OuterOptimizer
@@ -173,7 +174,7 @@ class Trainer(CheckedAttributes):
             guard="gradients",
         )
         report_elsewhere(self.train_step)
-        self._average = None if ema is None else AveragedWeights(self.model, decay=ema)
+        self._average = None if settings.ema is None else AveragedWeights(self.model, decay=settings.ema)
         if self._average is not None:
             self.average = self._average
         skipped: SkippedUpdates | None = None
@@ -210,6 +211,8 @@ class Trainer(CheckedAttributes):
         )
         for name in unused:
             self._run.reports.warn(f"{name} has no effect without a checkpoint_dir: nothing will be saved.")
+        if outputs is not None and not metrics:
+            self._run.reports.warn("outputs= has no effect without metrics=: nothing calls it.")
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -259,6 +262,7 @@ class Trainer(CheckedAttributes):
         and exit the program with code 75.
         """
         self._refuse_average("fit")
+        epochs, limit = as_integer(epochs), as_integer(limit)
         # A mistake in the shape of the data shows in the first update.
         makes_batches = batch_size is not None or isinstance(train_data, Loader)
         as_samples = hint_at_batches(train_data, applies=lambda: makes_batches and not self.updates)
@@ -299,7 +303,7 @@ class Trainer(CheckedAttributes):
         The folder and the journal are written once the first batch is available: a start that is rejected
         changes nothing.
         """
-        return self._run.open(epochs, limit)
+        return self._run.open(as_integer(epochs), as_integer(limit))
 
     def resume(
         self,
@@ -328,7 +332,7 @@ class Trainer(CheckedAttributes):
         self._refuse_average("epoch")
         if self._ranks is not None:
             raise not_on_ranks("epoch")
-        return run_epoch(self._run, data, batch_size, eval_data, limit)
+        return run_epoch(self._run, data, batch_size, eval_data, as_integer(limit))
 
     def step(self, *batch: Any, **named: Any) -> Tensor:
         """Train on one batch, and return its loss: `step(batch)`, `step(x, y)` or `step(**batch)`."""

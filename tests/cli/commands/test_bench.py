@@ -7,6 +7,7 @@ import pytest
 from flodl.cli import main
 from flodl.cli.commands import bench
 from flodl.cli.commands.bench import _table
+from flodl.core.errors import SetupError
 from flodl.engine.benchmark import Timing
 
 WORK = """
@@ -200,3 +201,19 @@ def test_the_help_needs_no_torch():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "file.py:function" in done.stdout
+
+
+def test_a_script_that_parses_arguments_does_not_get_those_of_bench(project, monkeypatch):
+    script = """
+        import argparse, sys
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--lr", type=float, default=0.1)
+        args = parser.parse_args()
+        program = sys.argv
+    """
+    project({"bench_work.py": script})
+    monkeypatch.setattr(sys, "argv", ["fdl", "bench", "bench_work.py:nothing"])
+    with pytest.raises(SetupError, match=r"bench_work\.py has no function 'nothing'"):
+        bench._load_target("bench_work.py:nothing")
+    assert sys.modules["bench_work"].program == ["bench_work.py"]
+    assert sys.argv == ["fdl", "bench", "bench_work.py:nothing"]

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from flodl.cli.commands.monitor import command
-from flodl.core import MonitorError
+from flodl.core import MonitorError, SetupError
 from flodl.monitor import Event, Journal, Monitor
 
 
@@ -251,3 +251,10 @@ def test_a_tilde_in_a_path_is_the_home_folder(run, monkeypatch):
     assert set(printed("~/run")[1]) == {"reader"}
     assert invoke("~/run", "--csv=~/a.csv").exit_code == 0
     assert (run.parent / "a.csv").is_file()
+
+
+@pytest.mark.parametrize("option", ["--html", "--csv", "--log", "--ranks"])
+def test_a_file_in_a_folder_that_does_not_exist_is_an_error(run, tmp_path, option):
+    with pytest.raises(SetupError, match=rf"{option} .*: the folder .*nope does not exist. Create it"):
+        invoke(run, option, tmp_path / "nope" / "file.svg")
+    assert not (tmp_path / "nope").exists()

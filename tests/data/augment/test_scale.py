@@ -49,3 +49,12 @@ def test_statistics_on_another_scale_are_reported_once(images, statistics, advic
 def test_statistics_on_the_scale_of_the_images_are_not_mentioned(images, statistics, capsys):
     normalized(images, **statistics)
     assert capsys.readouterr().err == ""
+
+
+def test_images_that_are_normalized_twice_are_reported(capsys):
+    normalize, to_one = Normalize(**SCALED), Normalize([0.0] * 3, [255.0] * 3)
+    for augment in (normalize, [to_one, normalize], [Normalize(**SCALED, of=0), Normalize(**SCALED, of=1)]):
+        Loader((BYTES.float(), BYTES.float()), 1, augment=augment)
+    assert "two Normalize" not in capsys.readouterr().err
+    Loader(BYTES, 1, augment=[normalize, normalize])
+    assert capsys.readouterr().err.count("augment has two Normalize of the same images") == 1

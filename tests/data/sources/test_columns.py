@@ -142,3 +142,44 @@ def test_data_with_autograd_history_is_an_error():
         Loader((torch.nn.Linear(2, 3)(torch.ones(4, 2)), torch.ones(4)), 2)
     with pytest.raises(DataError, match=r"column 'x' requires a gradient.*x\.requires_grad_\(\) in the step"):
         Loader({"x": torch.ones(4, 2, requires_grad=True)}, 2)
+
+
+ROWS = torch.eye(4)
+WITHOUT_ROWS = {
+    "coo": (lambda: ROWS.to_sparse(), r"sparse tensor \(torch.sparse_coo\).*to_dense"),
+    "csr": (lambda: ROWS.to_sparse_csr(), r"sparse tensor \(torch.sparse_csr\).*to_dense"),
+    "strided": (
+        lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.strided),
+        "nested tensor.*to_padded_tensor",
+    ),
+    "jagged": (
+        lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+        "nested tensor.*to_padded_tensor",
+    ),
+    "masked": (lambda: np.ma.masked_array(np.ones(4), [0, 1, 0, 0]), "masked array.*1 masked values.*filled"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*(prototype stage|beta state)")
+@pytest.mark.parametrize(("make", "message"), WITHOUT_ROWS.values(), ids=list(WITHOUT_ROWS))
+def test_tensors_without_dense_rows_and_masked_arrays_are_rejected(make, message):
+    for source in (make(), (torch.zeros(4), make()), {"x": make()}):
+        with pytest.raises(DataError, match=message):
+            Loader(source, 2)
+        with pytest.raises(DataError, match=message):
+            Loader(source, 2, transform=lambda sample: sample)
+
+
+@pytest.mark.filterwarnings("ignore:.*beta state")
+def test_sparse_tensors_of_a_dataset_are_rejected_too():
+    dataset = TensorDataset(ROWS.to_sparse_csr(), torch.zeros(4))
+    for source in (dataset, Subset(dataset, [0, 1])):
+        with pytest.raises(DataError, match="column '0' is a sparse tensor"):
+            Loader(source, 2)
+
+
+def test_a_masked_array_in_a_sample_is_rejected_and_one_without_masked_values_is_read():
+    samples = [np.ma.masked_array([1.0, 2.0], [False, True])] * 4
+    with pytest.raises(DataError, match="an array in a sample is a masked array"):
+        next(iter(Loader(samples, 2)))
+    assert next(iter(Loader(np.ma.masked_array(np.ones(4)), 2, shuffle=False))).tolist() == [1.0, 1.0]

@@ -141,3 +141,41 @@ def test_a_dataset_without_a_length_says_what_to_add():
 
     with pytest.raises(DataError, match=r"Endless, which has __getitem__ but no __len__: .* Add def __len__"):
         Loader(Endless(), 2)
+
+
+class Failing(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        if index == 2:
+            raise ValueError("broken file")
+        return torch.tensor(index)
+
+
+def failing_collate(samples):
+    raise ValueError("cannot pad")
+
+
+@pytest.mark.parametrize(
+    ("source", "settings", "told"),
+    [
+        (Failing(), {}, "This is sample 2 of a Failing."),
+        (
+            [(1, "a")] * 4,
+            {"collate": failing_collate},
+            "collate was called with a list of 2 samples, the first of which is a tuple of int and str: "
+            "samples 0, 1.",
+        ),
+        (
+            iter([1, 2, 3]),
+            {"collate": failing_collate},
+            "called with a list of 2 samples, the first of which is",
+        ),
+    ],
+)
+def test_errors_of_a_dataset_and_of_collate_say_which_samples(source, settings, told):
+    order = {"shuffle": False} if hasattr(source, "__len__") else {}
+    with pytest.raises(ValueError, match=r"broken file|cannot pad") as caught:
+        list(Loader(source, 2, **order, **settings))
+    assert told in "".join(getattr(caught.value, "__notes__", []))

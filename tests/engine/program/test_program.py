@@ -437,6 +437,29 @@ def test_an_optimizer_that_needs_a_closure_is_refused() -> None:
         TrainStep(model, Ascending(model.parameters(), lr=0.1), mse)
 
 
+class SharpnessAware(torch.optim.SGD):
+    def step(self, closure=None):
+        assert closure is not None, "sharpness-aware minimization requires a closure"
+        return super().step(closure)
+
+
+class Broken(torch.optim.SGD):
+    def step(self, closure=None):
+        assert self.param_groups == [], "no groups expected"
+
+
+def test_an_optimizer_that_asserts_a_closure_has_the_same_error_and_other_errors_stay() -> None:
+    model, batch = nn.Linear(4, 2), (torch.zeros(3, 4), torch.zeros(3, 2))
+    step = TrainStep(model, SharpnessAware(model.parameters(), lr=0.1), mse, tier="eager")
+    with pytest.raises(
+        StepError, match=r"SharpnessAware\.step\(\) requires 'closure': it evaluates the model"
+    ):
+        step(*batch)
+    step = TrainStep(model, Broken(model.parameters(), lr=0.1), mse, tier="eager")
+    with pytest.raises(AssertionError, match="no groups expected"):
+        step(*batch)
+
+
 def test_complex_parameters_are_clipped_by_norm_alone() -> None:
     model = nn.Linear(4, 2, dtype=torch.complex64)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

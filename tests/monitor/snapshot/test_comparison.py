@@ -200,18 +200,27 @@ def test_a_run_with_a_setting_that_changed_differs_from_one_that_always_had_its_
 
 def test_a_setting_that_a_resumed_run_ignored_has_its_earlier_value(tmp_path):
     ignored = {"ignored_optimizer_settings.lr": [1e-3], "optimizer_settings.lr": 1e-2}
-    first = {"lr": 1e-2, "config.lr": 1e-2, "step.lr": 1e-2, "optimizer_settings.lr": 1e-2}
-    later = {"lr": 1e-3, "config.lr": 1e-3, "step.lr": 1e-3, **ignored}
+    first = {"lr": 1e-2, "config.lr": 1e-2, "step.lr": 2e-2, "optimizer_settings.lr": 1e-2}
+    later = {"lr": 1e-3, "config.lr": 1e-3, "step.lr": 2e-3, **ignored}
     starts = (first, [0, 1]), (later, [2, 3]), (later, [4, 5]), (first, [6])
     # The step function reads its own setting, which has an effect.
-    step = {"epoch": 2, "was": 1e-2, "now": 1e-3}
+    step = {"epoch": 2, "was": 2e-2, "now": 2e-3}
     resumed = write_starts(tmp_path / "a", *starts[:3])
     assert summary(resumed)["changed"] == {"step.lr": [step]}
     config = {item["path"]: item["value"] for item in summary(resumed)["config"]}
-    assert config == {"lr": 1e-2, "config.lr": 1e-2, "step.lr": 1e-3, "optimizer_settings.lr": 1e-2}
+    assert config == {"lr": 1e-2, "config.lr": 1e-2, "step.lr": 2e-3, "optimizer_settings.lr": 1e-2}
     assert snapshot(resumed)["config"] == summary(resumed)["config"]
     back = summary(write_starts(tmp_path / "b", *starts))["changed"]
-    assert back == {"step.lr": [step, {"epoch": 6, "was": 1e-3, "now": 1e-2}]}
+    assert back == {"step.lr": [step, {"epoch": 6, "was": 2e-3, "now": 2e-2}]}
+
+
+def test_a_setting_that_the_step_function_reads_has_changed_even_if_the_optimizer_ignores_it(tmp_path):
+    ignored = {"ignored_optimizer_settings.lr": [1e-3], "optimizer_settings.lr": 1e-2}
+    first = {"lr": 1e-2, "config.lr": 1e-2, "step.c.lr": 1e-2, "optimizer_settings.lr": 1e-2}
+    later = {"lr": 1e-3, "config.lr": 1e-3, "step.c.lr": 1e-3, **ignored}
+    found = summary(write_starts(tmp_path, (first, [0]), (later, [1]), (later, [2])))
+    assert sorted(found["changed"]) == ["config.lr", "lr", "step.c.lr"]
+    assert found["ignored"] == {}
 
 
 def test_only_the_value_that_was_ignored_is_replaced(tmp_path):

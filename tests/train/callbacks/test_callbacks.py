@@ -572,3 +572,42 @@ def test_a_metric_of_a_hook_with_and_without_the_prefix_is_an_error(make, data):
 def test_a_metric_object_whose_name_has_the_prefix_is_an_error(make):
     with pytest.raises(TrainError, match=r"metrics= has the name 'eval_f1'.*Write 'f1'\."):
         make(metrics={"eval_f1": ClassF1(2)})
+
+
+def test_a_metric_that_a_hook_removes_is_not_in_the_history(make, data):
+    def on_epoch_end(metrics):
+        del metrics["eval_extra"]
+
+    def step(model, x, y):
+        loss = nn.functional.mse_loss(model(x), y)
+        return loss, {"extra": loss}
+
+    trainer = make(step_fn=step, hooks=[on_epoch_end])
+    result = trainer.fit(data, epochs=1, batch_size=10, eval_data=data)
+    assert list(result.history[0]) == ["epoch", "loss", "extra", "lr", "eval_loss"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda metrics: metrics.update(lr=5.0), r"sets metrics\['lr'\] to 5\.0.*trainer\.scale_lr"),
+        (lambda metrics: metrics.clear(), "removes the metric 'loss', which every epoch has"),
+        (lambda metrics: metrics.pop("lr"), "removes the metric 'lr'"),
+    ],
+)
+def test_a_hook_that_changes_the_rate_or_removes_the_loss_in_the_metrics_is_an_error(
+    make, data, change, message
+):
+    def on_epoch_end(metrics):
+        change(metrics)
+
+    with pytest.raises(TrainError, match=message):
+        make(hooks=[on_epoch_end]).fit(data, epochs=1, batch_size=10)
+
+
+def test_a_hook_may_set_the_rate_that_it_gave_to_the_optimizer_in_the_metrics(make, data):
+    def on_epoch_end(trainer, metrics):
+        trainer.scale_lr(0.5)
+        metrics["lr"] = 0.05
+
+    assert make(hooks=[on_epoch_end]).fit(data, epochs=1, batch_size=10).history[0]["lr"] == 0.05

@@ -123,3 +123,28 @@ class Named(nn.Module):
 )
 def test_the_advice_follows_the_signature_of_the_model(model, step_fn, batch, expected):
     assert expected in fitting_outputs(model, step_fn, batch)
+
+
+def test_outputs_without_metrics_cause_a_warning(make, capsys):
+    make(outputs=lambda model, x, y: (model(x), y))
+    make(outputs=lambda model, x, y: (model(x), y), metrics={"f1": ClassF1(2)})
+    told = capsys.readouterr()
+    assert (told.out + told.err).count("outputs= has no effect without metrics=") == 1
+
+
+class Failing:
+    def reset(self):
+        pass
+
+    def update(self, predictions, targets):
+        pass
+
+    def compute(self):
+        raise ZeroDivisionError("no positives")
+
+
+def test_an_error_in_compute_names_the_metric(make, data):
+    trainer = make(metrics={"auc": Failing()})
+    with pytest.raises(ZeroDivisionError, match="no positives") as caught:
+        trainer.evaluate(data, 10)
+    assert caught.value.__notes__ == ["This error is from compute() of the metric 'auc' (Failing)."]

@@ -319,3 +319,16 @@ def test_a_signal_during_a_second_setup_saves_the_progress_so_far(make, data, tm
     with pytest.raises(Preempted, match="the run is saved"):
         trainer.fit(data, epochs=2, batch_size=4)
     assert make(checkpoint_dir=tmp_path).fit(data, epochs=2, batch_size=4, resume="must").steps == 10
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_on_end_exits_with_the_usual_code_after_the_run_is_complete(make, data, tmp_path, number):
+    def on_end():
+        os.kill(os.getpid(), number)
+
+    with pytest.raises(Preempted, match="the run had already ended") as caught:
+        make(hooks=[on_end], checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=10)
+    assert caught.value.code == EXIT_CODE
+    again = make(checkpoint_dir=tmp_path)
+    assert len(again.fit(data, epochs=1, batch_size=10).history) == 1
+    assert again.train_step.steps == 2

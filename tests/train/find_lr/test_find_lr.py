@@ -216,3 +216,38 @@ def test_an_iterator_is_not_used_up(data):
 def test_the_name_in_other_frameworks_is_explained():
     with pytest.raises(AttributeError, match=r"trainer.find_lr\(data"):
         make().lr_find  # noqa: B018
+
+
+@pytest.mark.parametrize("where", ["data", "weights"])
+def test_a_first_loss_that_is_not_finite_is_an_error_that_says_where_to_look(data, where):
+    trainer, (x, y) = make(), data
+    if where == "weights":
+        with torch.no_grad():
+            trainer.model[0].weight.fill_(float("nan"))
+    else:
+        x = x * float("nan")
+    with pytest.raises(TrainError, match=r"the first loss is nan.*before any update") as raised:
+        trainer.find_lr((x, y), 32)
+    assert "min_lr" not in str(raised.value)
+
+
+def test_gradients_that_are_not_finite_at_the_first_update_are_an_error(data):
+    def step(model, x, y):
+        return cross_entropy(model(x), y) + (model[0].weight * 0).sqrt().sum()
+
+    trainer = Trainer(
+        nn.Sequential(nn.Linear(8, 4)),
+        step,
+        device="cpu",
+        monitor=False,
+        tier="eager",
+        optimizer=lambda groups: torch.optim.SGD(groups, lr=1e-3),
+    )
+    with pytest.raises(TrainError, match="gradients of the first loss are not finite"):
+        trainer.find_lr(data, 32)
+
+
+def test_a_result_of_losses_that_are_not_finite_has_no_suggestion():
+    result = FindLrResult.of([1e-3, 1e-2], [float("nan"), float("inf")])
+    assert result.suggestion is None
+    assert result.svg()

@@ -91,6 +91,36 @@ def test_an_option_with_the_value_of_an_ignored_one_but_another_meaning_has_chan
     assert "config.min_lr is now 0.001, was 0.0" in alerts(tmp_path)[-1]
 
 
+def test_an_option_that_the_step_function_reads_too_has_changed(make, data, tmp_path):
+    def start(epochs, decay, lr):
+        options = {"weight_decay": decay, "lr": lr}
+
+        def step(model, x, y):
+            penalty = sum(p.square().sum() for p in model.parameters())
+            return squared(model, x, y) + options["weight_decay"] * penalty
+
+        model, settings = two_rates(options["lr"], 0.1, options)
+        settings["optimizer"].param_groups[0]["weight_decay"] = options["weight_decay"]
+        make(model, step, checkpoint_dir=tmp_path, **settings).fit(data, epochs=epochs, batch_size=8)
+        return summary(tmp_path), json.loads((tmp_path / "config.json").read_text())["starts"][-1]
+
+    start(1, 0.0, 0.01)
+    found, record = start(2, 0.4, 0.001)
+    told = alerts(tmp_path)[-1]
+    assert "config.weight_decay is now 0.4, was 0.0" in told
+    assert "the optimizer continues with its saved weight_decay of 0, not 0.4" in told
+    # It reads another option from the same dict, and not this one.
+    assert "config.lr is ignored: it is now 0.001, was 0.01" in told
+    assert "step.options.lr" not in told
+    assert found["changed"]["config.weight_decay"] == [{"epoch": 1, "was": 0.0, "now": 0.4}]
+    assert list(found["ignored"]) == ["config.lr"]
+    assert record["changed"]["trainer.config.weight_decay"] == {"was": 0.0, "now": 0.4}
+    assert record["ignored"] == {"trainer.config.lr": 0.001}
+    found, record = start(3, 0.0, 0.01)
+    assert "config.weight_decay is now 0.0, was 0.4" in alerts(tmp_path)[-1]
+    assert record["changed"]["trainer.config.weight_decay"] == {"was": 0.4, "now": 0.0}
+
+
 class Decay:
     """A hook whose state contains its setting."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-import os
 import platform
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 import flodl
-from flodl.cli.options import GivenPath, output_options
+from flodl.cli.options import GivenPath, check_folder, output_options
 from flodl.core import log
 from flodl.core.device import parse_device
 from flodl.core.errors import FlodlError, SetupError
@@ -74,7 +73,7 @@ def command(
     if names == []:
         raise SetupError("--tiers is empty. Choose from torch, eager, captured, compiled.")
     if json_file is not None:
-        _check_folder(json_file)
+        check_folder("--json", json_file)
     if names is not None:
         _check_tiers(names)
     if device is not None:
@@ -112,17 +111,6 @@ def command(
 def _echo(line: str) -> None:
     if log.enabled(log.Verbosity.NORMAL):
         click.echo(line, err=True)
-
-
-def _check_folder(file: Path) -> None:
-    """Raise before measuring if the file cannot be written."""
-    folder = file.absolute().parent
-    if not folder.is_dir():
-        raise SetupError(
-            f"--json {file}: the folder {folder} does not exist. Create it, or choose a different file."
-        )
-    if not os.access(folder, os.W_OK):
-        raise SetupError(f"--json {file}: {folder} is not writable. Choose a different file.")
 
 
 def _check_tiers(names: Sequence[str]) -> None:
@@ -206,16 +194,29 @@ def _import_file(path: Path) -> Any:
     sys.path.insert(0, str(path.resolve().parent))
     sys.modules[path.stem] = module
     try:
-        spec.loader.exec_module(module)
+        with _own_arguments(path):
+            spec.loader.exec_module(module)
     except Exception as error:
         raise _not_imported(path, f"{type(error).__name__}: {error}") from error
     return module
 
 
+@contextmanager
+def _own_arguments(script: Path) -> Iterator[None]:
+    """Let a script that parses its arguments read its own, of which there are none, not those of fdl."""
+    given = sys.argv
+    sys.argv = [str(script)]
+    try:
+        yield
+    finally:
+        sys.argv = given
+
+
 def _import_module(name: str) -> Any:
     sys.path.insert(0, str(Path.cwd()))
     try:
-        return importlib.import_module(name)
+        with _own_arguments(Path(name)):
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not name.startswith(error.name):
             raise _not_imported(name, str(error)) from error

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from flodl.cli.given_runs import GivenRuns, find_given_runs, report_damage, report_damage_later
-from flodl.cli.options import GivenPath, output_options
+from flodl.cli.options import GivenPath, check_folder, output_options
 from flodl.core.errors import MonitorError
 
 _FILE = GivenPath(dir_okay=False)
@@ -75,6 +75,9 @@ def command(
     if not (html or csv or log_file or rank_timeline or as_json):
         _serve(given, port=port, host=host, token=token, open_browser=open_browser)
         return
+    for option, path in (("--html", html), ("--csv", csv), ("--log", log_file), ("--ranks", rank_timeline)):
+        if path is not None and path != _STANDARD_OUTPUT:
+            check_folder(option, path)
     report_damage(given.runs)
     if html and not given.runs:
         raise MonitorError(f"no run has started yet in {given.folders[0]}. Try again when one has.")

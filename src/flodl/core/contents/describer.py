@@ -219,7 +219,7 @@ class Contents:
         for read in reads_of(code):
             value = _variable(read, function, cells, owner)
             if value is not MISSING and not read.name.startswith("__"):
-                attributes, target, held_by = follow(value, read.attributes)
+                attributes, target, held_by = follow(value, read.attributes, read.keys)
                 path = (read.name, *attributes)
                 if target is not MISSING:
                     targets.append((path, target, held_by))

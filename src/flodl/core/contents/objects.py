@@ -262,8 +262,10 @@ def is_mutated_by(value: Any, name: str) -> bool:
     return isinstance(value, _CONTAINERS) and name in _MUTATORS
 
 
-def follow(value: Any, attributes: Sequence[str]) -> tuple[tuple[str, ...], Any, Any]:
-    """Follow attributes as far as they are stored values; return the path, the value and its owner."""
+def follow(
+    value: Any, attributes: Sequence[str], keys: Sequence[str] = ()
+) -> tuple[tuple[str, ...], Any, Any]:
+    """Follow attributes and keys as far as they are stored values; return the path, the value and its owner."""
     path: tuple[str, ...] = ()
     for name in attributes:
         found = read_attribute(value, name)
@@ -276,4 +278,8 @@ def follow(value: Any, attributes: Sequence[str]) -> tuple[tuple[str, ...], Any,
         path, value = (*path, name), found.value
         if isinstance(value, FunctionType):
             return path, value, found.owner
+    for key in keys:
+        if type(value) is not dict or key not in value:
+            break
+        path, value = (*path, key), value[key]
     return path, value, MISSING

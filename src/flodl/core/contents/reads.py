@@ -18,18 +18,22 @@ _WITHOUT_EFFECT = frozenset({"EXTENDED_ARG", "CACHE", "NOP"})
 
 
 class Read(NamedTuple):
-    """A variable ("global", "free" or the first argument, "own"), and the attributes that are read of it."""
+    """A variable ("global", "free" or the first argument, "own"), and what is read of it.
+
+    `keys` are the constant keys with which the last attribute is indexed, as in `config["loss"]["scale"]`.
+    """
 
     scope: str
     name: str
     attributes: tuple[str, ...]
+    keys: tuple[str, ...] = ()
 
 
 def reads_of(code: CodeType) -> tuple[Read, ...]:
     """Return what a function reads and does not assign, in order; its first argument may be `self`.
 
-    >>> [read[1:] for read in reads_of((lambda x: x * config.loss.scale + offset).__code__)]
-    [('x', ()), ('config', ('loss', 'scale')), ('offset', ())]
+    >>> [read[1:] for read in reads_of((lambda x: x * config.loss["scale"] + offset).__code__)]
+    [('x', (), ()), ('config', ('loss',), ('scale',)), ('offset', (), ())]
     """
     found, assigned = uses_of(code)
     return tuple(read for read in found if not any(_contains(one, read) for one in assigned))
@@ -111,7 +115,8 @@ def _use(instructions: list[dis.Instruction], index: int, scope: str, name: str)
         is_assigned = names[0].startswith("LOAD_")  # a[b] = … or a[b] += …
     if attributes == ["__class__"]:  # type(a) without an attribute
         attributes = []
-    return Read(scope, name, tuple(attributes)), is_assigned
+    keys = () if is_assigned else _constant_keys(instructions, index)
+    return Read(scope, name, tuple(attributes), keys), is_assigned
 
 
 def _end_of_type_call(instructions: list[dis.Instruction], index: int) -> int:
@@ -122,3 +127,15 @@ def _end_of_type_call(instructions: list[dis.Instruction], index: int) -> int:
     end = index + (instructions[index].opname == "PRECALL") if index < len(instructions) else index
     is_call = end < len(instructions) and instructions[end].opname == "CALL" and instructions[end].arg == 1
     return end + 1 if is_call else index
+
+
+def _constant_keys(instructions: list[dis.Instruction], index: int) -> tuple[str, ...]:
+    """Return the texts with which the value that was loaded before `index` is indexed: a["b"]["c"]."""
+    found: list[str] = []
+    for constant, one in zip(instructions[index::2], instructions[index + 1 :: 2]):
+        if (constant.opname, one.opname) != ("LOAD_CONST", "BINARY_SUBSCR") or type(
+            constant.argval
+        ) is not str:
+            break
+        found.append(constant.argval)
+    return tuple(found)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flodl.core.errors import DataError
-from flodl.core.integers import is_integer
+from flodl.core.integers import as_integer, is_integer
 
 from .order import permutation
 
@@ -32,6 +32,7 @@ class LengthGroupedSampler:
 
     def __init__(self, lengths: Sequence[int] | np.ndarray[Any, Any] | Tensor, batch_size: int) -> None:
         self.lengths = torch.as_tensor(lengths, device="cpu").flatten().to(torch.int64)
+        batch_size = as_integer(batch_size)
         if not is_integer(batch_size, at_least=1):
             raise DataError(f"batch_size={batch_size!r}. Pass an integer >= 1.")
         self.batch_size = batch_size

@@ -13,7 +13,7 @@ from torch.utils.data import SequentialSampler as TorchSequentialSampler
 
 from flodl.core.errors import DataError
 from flodl.core.formats import a_type
-from flodl.core.integers import is_integer
+from flodl.core.integers import as_integer, is_integer
 from flodl.core.rng_state import preserve_rng_state
 
 from .global_rng import seed_global_rng
@@ -95,7 +95,7 @@ class WeightedSampler:
         if usable == 0:
             raise DataError("WeightedSampler: every weight is 0. Pass at least one weight above 0.")
         self.num_samples = (
-            (len(self.weights) if replacement else usable) if num_samples is None else num_samples
+            (len(self.weights) if replacement else usable) if num_samples is None else as_integer(num_samples)
         )
         self.replacement = replacement
         if not is_integer(self.num_samples, at_least=1) or (not replacement and self.num_samples > usable):

@@ -13,6 +13,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from flodl.core.errors import DataError
 
 from .columns import to_native
+from .dense import check_not_masked
 
 Rules = Mapping[type | tuple[type, ...], Callable[..., Any]]
 
@@ -114,6 +115,8 @@ def _unequal_lengths(samples: list[Any]) -> str:
 
 def _collate_arrays(batch: Sequence[Any], *, collate_fn_map: dict[Any, Any]) -> Any:
     """Collate arrays, including those that torch does not accept, such as flipped ones."""
+    for array in batch:
+        check_not_masked(array, "an array in a sample")
     arrays = [to_native(array) if isinstance(array, np.ndarray) else array for array in batch]
     return default_collate_fn_map[np.ndarray](arrays, collate_fn_map=collate_fn_map)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from flodl.core.errors import DataError
 
 from ..batch import BatchStructure, apply_names, split_parts
+from .dense import check_dense
 
 Array = Tensor | np.ndarray[Any, Any]
 
@@ -122,6 +123,7 @@ def _check_detached(column: Tensor, label: str) -> None:
 
 
 def _as_column(column: Array, label: str) -> Array:
+    check_dense(column, f"column {label!r}")
     if column.ndim == 0:
         raise DataError(f"column {label!r} is a single number. Pass an array with one row per sample.")
     if isinstance(column, Tensor):

@@ -8,7 +8,7 @@ from typing import Any
 from torch.utils.data import Subset
 
 from flodl.core.errors import DataError
-from flodl.core.formats import a_type, with_article
+from flodl.core.formats import a_type, counted, with_article
 
 from ..batch import apply_names
 from ..sampling.global_rng import seed_global_rng
@@ -51,7 +51,14 @@ class Samples:
         """Return these samples as a batch; the global generators stay seeded."""
         if self._get_many is not None and self.transform is None:
             seed_global_rng(keys[0])
-            return self._batch(self._get_many(list(indices)), indices)
+            try:
+                found = self._get_many(list(indices))
+            except Exception as error:
+                error.add_note(
+                    f"__getitems__ of {with_article(self.label)} was called for {_listed(indices)}."
+                )
+                raise
+            return self._batch(found, indices)
         samples = []
         for index, key in zip(indices, keys):
             seed_global_rng(key)
@@ -76,17 +83,16 @@ class Samples:
     def _sample(self, index: int) -> Any:
         try:
             sample = self.dataset[index]
-        except IndexError as error:
-            error.add_note(
-                f"This is sample {index} of {with_article(self.label)} whose length is {self.num_samples}."
-            )
+        except Exception as error:
+            length = f" whose length is {self.num_samples}" if isinstance(error, IndexError) else ""
+            error.add_note(f"This is sample {index} of {with_article(self.label)}{length}.")
             raise
-        return sample if self.transform is None else apply_transform(self.transform, sample)
+        return sample if self.transform is None else apply_transform(self.transform, sample, index)
 
     def _batch(self, samples: list[Any], indices: Sequence[int]) -> Any:
         if self.collate is None:
             return apply_names(self._default_collate(samples, indices=indices), self.names)
-        return apply_names(self.collate(samples), self.names)
+        return apply_names(apply_collate(self.collate, samples, indices), self.names)
 
     def read_all(self) -> Columns:
         """Create every sample once and return them as columns; the global generators stay seeded."""
@@ -94,14 +100,36 @@ class Samples:
         return Columns.of(batch)
 
 
-def apply_transform(transform: Transform, sample: Any) -> Any:
+def apply_collate(collate: Collate, samples: list[Any], indices: Sequence[int] | None = None) -> Any:
+    """Collate samples with a function of the user; an error says what it was called with."""
+    try:
+        return collate(samples)
+    except Exception as error:
+        which = "" if indices is None else f": {_listed(indices)}"
+        first = f", the first of which is {_kind_of(samples[0])}" if samples else ""
+        error.add_note(f"collate was called with a list of {counted(len(samples), 'sample')}{first}{which}.")
+        raise
+
+
+def _listed(indices: Sequence[int]) -> str:
+    """Return the indices of samples, the first ones of many.
+
+    >>> _listed([3, 1]), _listed(range(100))
+    ('samples 3, 1', 'samples 0, 1, 2, 3, 4, 5, 6, 7, …')
+    """
+    shown = [str(index) for index in indices[:8]] + ["…"] * (len(indices) > 8)
+    return f"samples {', '.join(shown)}"
+
+
+def apply_transform(transform: Transform, sample: Any, index: int | None = None) -> Any:
     """Transform a sample; an error says what the transform was called with."""
     try:
         return transform(sample)
     except Exception as error:
+        which = "" if index is None else f" This is sample {index}."
         error.add_note(
             f"transform was called with a whole sample, {_kind_of(sample)}. For a sample (x, y), write "
-            "transform=lambda sample: (change(sample[0]), sample[1])."
+            f"transform=lambda sample: (change(sample[0]), sample[1]).{which}"
         )
         raise
 

@@ -16,6 +16,7 @@ from ..sampling.indices import check_no_generator, check_not_mask
 from .arrow import arrow_columns, is_arrow, is_arrow_table, is_hugging_face
 from .batches import Batches, BatchSource
 from .columns import Columns, is_array, is_columns
+from .dense import check_dense
 from .samples import Collate, Samples, Transform
 from .streams import Stream
 
@@ -105,6 +106,8 @@ def open_source(
 
 def _rows_of_subset(indices: Any, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Return the rows of a torch Subset; negative indices count from the end, as in torch."""
+    for number, tensor in enumerate(tensors):
+        check_dense(tensor, f"column '{number}'")
     check_not_mask(indices, what="the argument of the Subset", argument="indices")
     rows, count = torch.as_tensor(indices), len(tensors[0])
     if rows.numel() == 0:

@@ -21,7 +21,7 @@ from ..sampling.epoch import Epoch
 from ..sampling.global_rng import seed_global_rng
 from ..sampling.order import sample_keys, stream_key
 from .collate import collate_lists_as_rows
-from .samples import Collate, Transform, apply_transform
+from .samples import Collate, Transform, apply_collate, apply_transform
 from .source_epochs import SourceEpochs
 
 _BLOCK = 1024  # keys drawn at once
@@ -80,9 +80,14 @@ class Stream:
             if not samples or (epoch.drop_last and size is not None and len(samples) < size):
                 return
             position = num_read
-            batch = samples[0] if size is None else (self.collate or collate_lists_as_rows)(samples)
+            batch = samples[0] if size is None else self._collated(samples)
             ended = size is not None and len(samples) < size
             yield apply_names(batch, self.names), position, _ENDED if ended else self._state()
+
+    def _collated(self, samples: list[Any]) -> Any:
+        if self.collate is None:
+            return collate_lists_as_rows(samples)
+        return apply_collate(self.collate, samples)
 
     def raise_no_batch(self, epoch: int) -> NoReturn:
         """Raise the error for an epoch without batches."""

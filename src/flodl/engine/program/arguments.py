@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Iterable
 
 import torch
@@ -13,6 +14,7 @@ from flodl.core import StepError
 from flodl.core.formats import a_type
 from flodl.optim.misspelled_options import misspelled_option
 
+from ..optimizer.prepare import is_custom
 from ..settings import Precision, StepFunction, Tail
 
 
@@ -39,10 +41,36 @@ def check_arguments(model: object, optimizer: object, step_fn: object) -> None:
     if misspelled := misspelled_option(optimizer):
         raise StepError(misspelled)
     if (name := _required_by_step(optimizer)) is not None:
-        raise StepError(
-            f"{type(optimizer).__name__}.step() requires {name!r}: it evaluates the model itself during an "
-            "update, which a TrainStep does not support. Use another optimizer, or call it in your own loop."
-        )
+        raise _requires_argument(optimizer, name)
+
+
+def missing_closure(optimizer: Optimizer, error: Exception) -> StepError | None:
+    """Return the error for an update that failed because an optional closure is required, or None.
+
+    >>> class Ascending(torch.optim.SGD):
+    ...     def step(self, closure=None):
+    ...         assert closure is not None
+    >>> optimizer = Ascending([nn.Parameter(torch.zeros(1))])
+    >>> try:
+    ...     optimizer.step()
+    ... except AssertionError as error:
+    ...     missing_closure(optimizer, RuntimeError("the closure is missing"))
+    StepError("Ascending.step() requires 'closure': it evaluates the model itself during an update, ...
+    """
+    kind = type(optimizer)
+    if not is_custom(optimizer) or "closure" not in inspect.signature(kind.step).parameters:
+        return None
+    lines = [frame.line or "" for frame in traceback.extract_tb(error.__traceback__) if frame.name == "step"]
+    if not any("closure" in text for text in (str(error), *lines)):
+        return None
+    return _requires_argument(optimizer, "closure")
+
+
+def _requires_argument(optimizer: Optimizer, name: str) -> StepError:
+    return StepError(
+        f"{type(optimizer).__name__}.step() requires {name!r}: it evaluates the model itself during an "
+        "update, which a TrainStep does not support. Use another optimizer, or call it in your own loop."
+    )
 
 
 def check_dtypes(parameters: Iterable[Tensor], precision: Precision) -> None:

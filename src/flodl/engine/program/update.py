@@ -32,6 +32,7 @@ from ..optimizer.prepare import (
     unfuse,
 )
 from ..settings import StepSettings
+from .arguments import missing_closure
 from .finite import FiniteCheck
 from .precision import LossScaler
 
@@ -281,6 +282,10 @@ class Updater:
                 type(optimizer).step(optimizer)
             else:
                 optimizer.step()
+        except Exception as error:
+            if (explained := missing_closure(optimizer, error)) is not None:
+                raise explained from error
+            raise
         finally:
             calls.is_own = False
             if reads_flag:

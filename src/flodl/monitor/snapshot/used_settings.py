@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from flodl.core.ignored_settings import ignored_as, is_same_setting, joined
+from flodl.core.ignored_settings import Ignored, is_same_setting, joined, read_changes
 
 from .starts import Start
 
@@ -47,14 +47,16 @@ def _used(config: list[Setting], before: Mapping[str, Setting]) -> Used:
         return Used(config, {})
     parts = {name: _IGNORED[part] for part, name, _ in known if part in _IGNORED}
     saved = joined(*({name: [value]} for part, name, value in known if part in parts.get(name, ())))
+    earlier_values = {path: item.get("value") for path, item in before.items()}
+    known_ignored = Ignored(now=ignored, saved=saved, read=read_changes(dict(values), earlier_values))
     used = Used([], {})
     for item in config:
         path, value = str(item.get("path")), item.get("value")
         if path.partition(".")[0] in _IGNORED:
             continue
         earlier = before.get(path, {})
-        name = _is_of_user(item, path) and ignored_as(
-            path, value, earlier.get("value"), ignored=ignored, saved=saved
+        name = (
+            known_ignored.ignored_as(path, value, earlier.get("value")) if _is_of_user(item, path) else None
         )
         if not name:
             used.config.append(item)

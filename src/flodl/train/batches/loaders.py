@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from flodl.core import CursorError, DataError, TrainError, log
 from flodl.core.formats import a_type
+from flodl.core.integers import as_integer
 from flodl.data import Loader
 
 from ..checks.evaluation_samples import uncounted_samples
@@ -254,6 +255,7 @@ def _check_batch_size(data: Any, batch_size: int | None) -> int | None:
     """Return the size of the batches to make: None if the data already consists of batches."""
     if isinstance(batch_size, str):
         raise TrainError(f"batch_size={batch_size!r} is a string. Pass an integer, such as batch_size=32.")
+    batch_size = as_integer(batch_size)
     if hasattr(batch_size, "shape") or isinstance(batch_size, Sequence):
         raise TrainError(
             f"batch_size is {a_type(batch_size)}. Pass inputs and targets as one dataset: (x, y)."

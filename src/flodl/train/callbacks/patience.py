@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from flodl.core import TrainError
 from flodl.core.best_values import improves
-from flodl.core.integers import is_integer
+from flodl.core.integers import as_integer, as_number, is_integer
 from flodl.core.metric_modes import Mode
 from flodl.core.paths import nearest, suggestion
 
@@ -25,6 +25,7 @@ class Patience:
     """
 
     def __init__(self, who: str, epochs: int, mode: Mode, tol: float) -> None:
+        epochs, tol = as_integer(epochs), as_number(tol)
         if not is_integer(epochs, at_least=1):
             raise TrainError(f"{who}: patience={epochs!r}. Use an integer of at least 1.")
         if mode not in ("min", "max"):

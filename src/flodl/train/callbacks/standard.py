@@ -7,7 +7,7 @@ from typing import Any
 
 from flodl.core import TrainError
 from flodl.core.formats import a_type, counted
-from flodl.core.integers import is_integer
+from flodl.core.integers import as_integer, is_integer
 from flodl.core.metric_modes import Mode, guess_note, mode_of_metric
 from flodl.core.usage.calls import explain_creation
 from flodl.graph import Graph
@@ -219,6 +219,7 @@ class Phase:
     ) -> None:
         if isinstance(freeze, str) or isinstance(thaw, str):
             raise TrainError("Phase: pass lists of paths, for example thaw=['encoder'].")
+        epoch = as_integer(epoch)
         if not is_integer(epoch, at_least=0):
             raise TrainError(f"Phase({epoch!r}). Pass the epoch, an integer counted from 0.")
         self.epoch, self.freeze, self.thaw, self.eval_mode = epoch, tuple(freeze), tuple(thaw), eval_mode

@@ -80,7 +80,7 @@ class Results:
     """
 
     def __init__(self, metrics: Mapping[str, Any], compute: Callable[[Any], Any] | None = None) -> None:
-        found = {name: compute(one) if compute else one.compute() for name, one in metrics.items()}
+        found = {name: _computed(name, one, compute) for name, one in metrics.items()}
         self.tables: dict[str, dict[str, Any]] = {}
         for name, value in found.items():
             if isinstance(value, Tensor) and _has_classes(value):
@@ -112,6 +112,15 @@ def components_of(tables: Mapping[str, Mapping[str, Any]]) -> set[str]:
         if not isinstance(table["values"][0], list)
         for label in table["labels"]
     }
+
+
+def _computed(name: str, metric: Any, compute: Callable[[Any], Any] | None) -> Any:
+    """Return the result of a metric; an error says which metric it is."""
+    try:
+        return compute(metric) if compute else metric.compute()
+    except Exception as error:
+        error.add_note(f"This error is from compute() of the metric {name!r} ({type(metric).__name__}).")
+        raise
 
 
 def _has_classes(value: Tensor) -> bool:

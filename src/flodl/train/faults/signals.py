@@ -24,12 +24,14 @@ class Preempted(SystemExit):
     If it could not save itself, `lost` says so: Python then prints it and exits with code 1.
     """
 
-    def __init__(self, name: str, lost: str = "", *, has_begun: bool = True) -> None:
+    def __init__(self, name: str, lost: str = "", *, has_begun: bool = True, has_ended: bool = False) -> None:
         super().__init__(lost or EXIT_CODE)
         self.signal, self.lost = name, lost
         saved = "the run is saved and continues when it is started again"
         if not has_begun:
             saved = "nothing was trained yet, so nothing was saved; start it again"
+        if has_ended:
+            saved = "the run had already ended"
         self._text = lost or f"{name}; {saved}"
 
     def __str__(self) -> str:
@@ -48,12 +50,12 @@ class StopRequest:
     def __bool__(self) -> bool:
         return bool(self.signal)
 
-    def exit(self, lost: str = "", *, has_begun: bool = True) -> NoReturn:
+    def exit(self, lost: str = "", *, has_begun: bool = True, has_ended: bool = False) -> NoReturn:
         """Exit with the code for "saved", or with what was lost; at a prompt, raise KeyboardInterrupt."""
         name, self.signal = self.signal, ""
         if name == "SIGINT" and hasattr(sys, "ps1"):
             raise KeyboardInterrupt(lost)
-        raise Preempted(name, lost, has_begun=has_begun)
+        raise Preempted(name, lost, has_begun=has_begun, has_ended=has_ended)
 
     @contextmanager
     def listen(self) -> Iterator[None]:

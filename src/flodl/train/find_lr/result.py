@@ -117,6 +117,8 @@ class Curve:
     @classmethod
     def of(cls, losses: Sequence[float], first: int) -> Curve:
         """Smooth losses, of which those before `first` do not count."""
+        if not losses:
+            return cls([], 0, 0, level=0.0, fall=0.0, extra=0, noise=0.0)
         least = _least_reach(losses)
         first = max(0, min(first, len(losses) - 3))
         for reach in range(least, max(least, len(losses) // 8) + 1):
@@ -130,10 +132,10 @@ class Curve:
         smoothed = smooth(losses, reach)
         # The last losses have few neighbors.
         end = max(len(losses) - (reach // 2 if extra else 0), first + 1)
-        lowest = min(range(first, end), key=lambda at: smoothed[at], default=0)
-        before = losses[first : first + max(1, min(len(losses) // 8, lowest - first))] or [0.0]
-        level = sum(before) / len(before) if extra else smoothed[first] if smoothed else 0.0
-        fall = level - smoothed[lowest] if smoothed else 0.0
+        lowest = min(range(first, end), key=lambda at: smoothed[at])
+        before = losses[first : first + max(1, min(len(losses) // 8, lowest - first))]
+        level = sum(before) / len(before) if extra else smoothed[first]
+        fall = level - smoothed[lowest]
         width = min(reach, lowest, len(losses) - 1 - lowest)
         noise = _noise(losses[: lowest + 1]) / math.sqrt(max(2 * width, 0) + 1)
         return cls(smoothed, first, lowest, level, fall, extra, noise)

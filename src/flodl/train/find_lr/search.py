@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from flodl.core import TrainError, log
-from flodl.core.integers import is_integer
+from flodl.core.integers import as_integer, as_number, is_integer
 from flodl.core.rng_state import preserve_rng_state
 from flodl.data import Loader
 from flodl.engine import NoGradient, NotRestorable, TrainStep, report_elsewhere, sandbox, trial_copy
@@ -37,6 +37,7 @@ def find_lr(
     stop_factor: float | None,
 ) -> FindLrResult:
     """Run the search; see `Trainer.find_lr`."""
+    num_steps, min_lr, max_lr = as_integer(num_steps), as_number(min_lr), as_number(max_lr)
     _check(min_lr, max_lr, num_steps, stop_factor)
     if not session.train_step.is_between_updates:
         raise TrainError(
@@ -71,9 +72,18 @@ def _train(
         window = [step(*as_arguments(next(batches))).detach() for _ in range(accumulate)]
         loss = float(torch.stack(window).double().mean())
         losses.append(loss)
+        # In fp16, the first updates are skipped until the scale of the loss is found.
+        is_skipped = step.settings.precision != "fp16" and bool(step.skipped)
+        if at == 0 and (is_skipped or not math.isfinite(loss)):
+            what = "gradients of the first loss are not finite"
+            what = what if math.isfinite(loss) else f"first loss is {loss}"
+            raise TrainError(
+                f"find_lr: the {what}, before any update, whatever the learning rate. Look for NaN and "
+                "infinite values in the data, the weights and the step function."
+            )
         if not math.isfinite(loss):
             return losses, f"The loss was not finite at lr={rate:.2g}"
-        if step.settings.precision != "fp16" and bool(step.skipped):  # fp16 looks for its scale this way
+        if is_skipped:
             return losses, f"The gradients were not finite at lr={rate:.2g}"
         mean = _MEMORY * mean + (1 - _MEMORY) * loss
         current = mean / (1 - _MEMORY ** (at + 1))

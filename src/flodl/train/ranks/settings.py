@@ -11,6 +11,7 @@ import torch
 from flodl.core import TrainError, log
 from flodl.core.device import parse_device
 from flodl.core.environment import torchrun_variables
+from flodl.core.integers import as_integer
 from flodl.core.paths import suggestion
 from flodl.core.plain import describe
 from flodl.distributed.placement import Placement, launched_placement, serve_if_rank
@@ -151,6 +152,7 @@ def parse_devices(devices: Any) -> tuple[torch.device, ...]:
     >>> parse_devices(["cpu", "cpu"])
     (device(type='cpu'), device(type='cpu'))
     """
+    devices = as_integer(devices)
     if type(devices) is int:
         if devices < 1:
             raise TrainError(f"devices={devices}. {_ADVICE}")

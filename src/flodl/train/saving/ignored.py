@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flodl.core.ignored_settings import Ignored, Values, is_same_setting, joined
+from flodl.core.ignored_settings import Ignored, Values, is_same_setting, joined, read_changes
 
 from ..learning_rate import group_rates, group_ratios, optimizer_settings
 from ..record.hooks import ignored_in_hooks
@@ -78,11 +78,17 @@ def ignored_elsewhere(
     return Replaced(own, joined(*({name: [value]} for name, _, value in found)))
 
 
-def all_ignored(*replaced: Replaced, recorded: Mapping[str, Any]) -> Ignored:
-    """Return everything that is ignored now or was ignored before, according to the saved record."""
+def all_ignored(*replaced: Replaced, record: Mapping[str, Any], recorded: Mapping[str, Any]) -> Ignored:
+    """Return everything that is ignored now or was ignored before, according to the saved record.
+
+    `record` is that of this program, with the settings of hooks after their saved states were loaded.
+    """
     before: list[Values] = [recorded.get(name) or {} for name in RECORDED]
     return Ignored(
-        joined(*(one.own for one in replaced)), joined(*before), joined(*(one.saved for one in replaced))
+        joined(*(one.own for one in replaced)),
+        joined(*before),
+        joined(*(one.saved for one in replaced)),
+        read_changes(record, recorded),
     )
 
 

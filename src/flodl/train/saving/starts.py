@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flodl.core.ignored_settings import Ignored, joined
+from flodl.core.ignored_settings import Ignored, joined, read_changes
 
 from .earlier_config import damage_of
 from .ignored import RECORDED
@@ -45,7 +45,8 @@ def _changes(now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
     trainer = now.get("trainer") or {}
     leaves = _leaves("", {name: trainer.get(name) for name in ("optimizer_settings", "hooks", "seed")})
     saved = joined(*({path.rpartition(".")[2]: [value]} for path, value in leaves))
-    known = Ignored(_ignored_in(now), _ignored_in(before), saved)
+    read = read_changes(trainer, before.get("trainer") or {})
+    known = Ignored(_ignored_in(now), _ignored_in(before), saved, read)
     changed: dict[str, Any] = {}
     ignored: dict[str, Any] = {}
     for path, values in _changed("", now, before).items():
