@@ -38,7 +38,10 @@ def check_first_outputs(bound: Sequence[tuple[str, str]], streams: Sequence[Draf
         if isinstance(stream.target, NamedOutputs):
             tags = [source.tags for source in stream.sources]
             before = [(name, name if name in own else own[0]) for name, own in zip(stream.target.names, tags)]
-            words = [repr(name) if name == tag else f"{name}={tag!r}" for name, tag in dict([*before, *bound]).items()]
+            words = [
+                repr(name) if name == tag else f"{name}={tag!r}"
+                for name, tag in dict([*before, *bound]).items()
+            ]
             raise BuildError(
                 "output is called twice, and only the last call would count. Name all outputs in one call: "
                 f"output({', '.join(sorted(words, key=lambda word: '=' in word))})."
