@@ -388,7 +388,8 @@ def test_a_call_that_failed_leaves_no_tagged_values_and_no_traces():
     with pytest.raises(PathError, match="no loop publishes 'turn'"):
         model.traces("turn")
     model(X)
-    assert model.tagged("inner.inside").shape == (2, 3) and len(model.traces("turn")) == 2
+    assert model.tagged("inner.inside").shape == (2, 3)
+    assert len(model.traces("turn")) == 2
 
 
 def test_tagged_values_survive_the_recomputation_of_a_checkpointed_part():

@@ -14,8 +14,8 @@ from flodl.core.formats import format_count
 
 from .control.loop import Loop
 from .core import GraphCore, detach_modules, reset_modules
-from .plan.memory import FailedCall
 from .paths import Match, PathKind, expand, find, graphs_inside, paths_with_parameters
+from .plan.memory import FailedCall
 
 
 class GraphTree(GraphCore):

@@ -75,14 +75,15 @@ class Description:
 
     def class_code(self, kind: type, entries: tuple[str, ...]) -> None:
         """Describe the methods of a class of the user that a call runs, beginning with `entries`."""
-        with self._at(Level.CLASSES):
+        with self.at(Level.CLASSES):
             if kind not in self._class_words:
                 self._class_words[kind] = method_words(kind, entries)
             for word in self._class_words[kind]:
                 self.add(word)
 
     @contextmanager
-    def _at(self, level: Level) -> Iterator[None]:
+    def at(self, level: Level) -> Iterator[None]:
+        """Add words at a level, at least."""
         before, self._level = self._level, max(self._level, level)
         try:
             yield
@@ -126,7 +127,7 @@ class Description:
 
     def _function(self, function: types.FunctionType) -> None:
         """Describe a Python function by its code, so that two lambdas differ if their bodies differ."""
-        with self._at(Level.FUNCTIONS):
+        with self.at(Level.FUNCTIONS):
             self._code(function.__code__, function)
         self._several("defaults", function.__defaults__, function.__kwdefaults__)
         for cell in function.__closure__ or ():

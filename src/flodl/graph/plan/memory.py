@@ -43,7 +43,7 @@ class Memory(CarriedValues):
         self.values = (None,) * self._num_tags
 
     def forget_failed_call(self) -> None:
-        """Drop the tagged values after an error: those of an earlier call would pass for those of this one."""
+        """Drop the tagged values after an error: they would pass for those of the call that raised it."""
         if self.values is not None:
             self.values = FailedCall((None,) * self._num_tags)
 
