@@ -192,6 +192,6 @@ def test_a_rename_that_is_neither_a_mapping_nor_a_function_raises(tmp_path, rena
     save_checkpoint(tmp_path / "old.fdl", filled(a=(2,)))
     with pytest.raises(CheckpointError, match="rename must be a dict of old and new names, a function or"):
         migrate_checkpoint(tmp_path / "old.fdl", tmp_path / "new.fdl", filled(b=(2,)), rename=rename)
-    with pytest.raises(CheckpointError, match="rename has the key 3. Pass the old name or prefix"):
+    with pytest.raises(CheckpointError, match=r"rename has the key 3\. Pass the old name or prefix"):
         migrate_checkpoint(tmp_path / "old.fdl", tmp_path / "new.fdl", filled(b=(2,)), rename={3: "b"})
     assert not (tmp_path / "new.fdl").exists()
