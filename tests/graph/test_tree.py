@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from flodl import FlowBuilder, Graph, GraphError, LearnedHalt, PathError, SoftmaxRouter
 
@@ -372,3 +373,26 @@ def test_parameters_and_buffers_have_the_names_of_the_state_dict():
     ]  # fmt: skip
     with pytest.raises(PathError, match="inner"):
         model.named_parameters_at("iner")
+
+
+def test_a_call_that_failed_leaves_no_tagged_values_and_no_traces():
+    inner = FlowBuilder(nn.Linear(3, 3)).tag("inside").label("inner").build()
+    body = FlowBuilder(nn.Linear(3, 3)).tag("turn").build()
+    model = FlowBuilder(nn.Linear(3, 3)).tag("a").through(inner).loop_body(body).for_n(2).tag("loop").build()
+    model(X)
+    with pytest.raises(RuntimeError):
+        model(torch.ones(2, 4))
+    for path in ("a", "loop", "inner.inside"):
+        with pytest.raises(PathError, match=f"the last call raised an error, so '{path}' has no value. Call"):
+            model.tagged(path)
+    with pytest.raises(PathError, match="no loop publishes 'turn'"):
+        model.traces("turn")
+    model(X)
+    assert model.tagged("inner.inside").shape == (2, 3)
+    assert len(model.traces("turn")) == 2
+
+
+def test_tagged_values_survive_the_recomputation_of_a_checkpointed_part():
+    model = FlowBuilder(nn.Linear(3, 3)).tag("a").through(nn.Linear(3, 3)).tag("b").build()
+    checkpoint(model, X, use_reentrant=False).sum().backward()
+    assert model.tagged("a").shape == (2, 3)

@@ -81,6 +81,7 @@ def fit(model: Any, data: Any, eval_data: Any = None, **options: Any) -> Any:
         ("seqcls", AutoModel.from_pretrained, "the model is a SequenceClassifier. Pass a folder"),
         ("seqcls", lambda m: m(input_id=torch.ones(1, 2)), "without input_ids; got input_id"),
         ("seqcls", lambda m: compute_loss(m, ("a", "b"), ("x", "y")), "first part of a batch is a tuple"),
+        ("seqcls", lambda m: m.compute_loss(torch.ones(1, 2), [0]), "compute_loss got a Tensor as inputs"),
         (
             "seqcls",
             lambda m: m.compute_loss({}, [0], label_smoothing=0.1),
@@ -111,6 +112,8 @@ def test_a_wrong_argument_of_a_model_is_named(models, head, call, message, tmp_p
         (["a", math.nan], "the label of text 1 is nan, and not a name. Leave out texts without a label.$"),
         ([["O"], ["O", 3]], r"the label of text 1 is \['O', 3\], and not a name"),
         ("abc", "labels is the text 'abc'; expected a list"),
+        (None, "labels is None; expected a list"),
+        (3, "labels is 3; expected a list"),
     ],
 )
 def test_labels_without_names_are_named(labels, message) -> None:

@@ -203,3 +203,14 @@ def test_a_group_needs_trends_by_name():
 def test_a_tolerance_must_be_a_number():
     with pytest.raises(MetricError, match="stalled got tol='small'"):
         Trend([1.0, 2.0]).stalled(2, "small")
+
+
+@pytest.mark.parametrize("values", [{1: 2}, {3.0}, frozenset({1.0})])
+def test_a_trend_rejects_collections_without_an_order_of_values(values):
+    with pytest.raises(MetricError, match="Pass a list of numbers, one for each epoch"):
+        Trend(values)
+
+
+def test_a_slope_at_the_tolerance_is_stalled():
+    assert Trend([1, 1, 1]).stalled(3, tol=0)
+    assert not Trend([1, 1, 2]).stalled(3, tol=0)

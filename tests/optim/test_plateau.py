@@ -151,3 +151,11 @@ def test_a_difference_that_is_only_rounding_does_not_count(mode, sign):
     schedule = PlateauScheduler(0.1, patience=2, factor=0.5, mode=mode)
     values = [0.8 - sign * 1e-9 * epoch for epoch in range(3)]
     assert [schedule.observe(value) for value in values] == [0.1, 0.1, 0.05]
+
+
+@pytest.mark.parametrize("metric", ["x", "1.0", None, torch.ones(3), [1.0]])
+def test_a_metric_that_is_not_one_number_raises(metric):
+    schedule = PlateauScheduler(0.1, 3, 0.5)
+    with pytest.raises(ScheduleError, match="Pass one number: the value of the metric in this epoch"):
+        schedule.observe(metric)
+    assert schedule.observe(torch.tensor([1.0])) == 0.1

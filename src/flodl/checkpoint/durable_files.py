@@ -46,16 +46,6 @@ class DiskFile(io.RawIOBase):
             os.close(self._handle)
 
 
-def explain_write(error: OSError, path: Path | None, *, unchanged: str) -> str:
-    """Return why a file could not be written, what stays as it was, and what to do."""
-    if path is not None and path.is_dir():
-        return f"it is a folder. {unchanged} Pass a file in it, such as {str(path / 'model.fdl')!r}."
-    existing = next((parent for parent in path.parents if parent.exists()), None) if path else None
-    if existing is not None and not existing.is_dir():
-        return f"{str(existing)!r} is a file, not a folder. {unchanged} Choose another path."
-    return f"{error.strerror or error}. {unchanged} Free some disk space or choose a writable folder."
-
-
 def hidden_sibling(folder: Path, kind: Literal["part", "gone"]) -> Path:
     """Return a hidden path next to a folder, for its contents before the save or during deletion."""
     return folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.{kind}")

@@ -117,6 +117,7 @@ class GraphCore(nn.Module):
         try:
             return program(self, input, *others)
         except Exception as error:
+            forget_failed_call(self.modules())
             clearer = self._add_error_path(error, error.__traceback__)
             if clearer is not None:
                 raise clearer from error
@@ -340,6 +341,18 @@ def detach_modules(modules: Iterable[nn.Module]) -> None:
             traces.detach()
         elif detach := method(module, "detach_state"):
             detach()
+
+
+def forget_failed_call(modules: Iterable[nn.Module]) -> None:
+    """Drop what graphs and loops keep of their last call, because it raised an error."""
+    # A checkpointed part of a model ends its recomputation, in the backward, with an exception.
+    if torch._C._current_graph_task_id() != -1:
+        return
+    for module in modules:
+        if isinstance(module, GraphCore):
+            module._memory.forget_failed_call()
+        elif isinstance(traces := getattr(module, "traces", None), Traces):
+            traces.forget_failed_call()
 
 
 def check_initial(value: Initial, tag: str) -> Initial:

@@ -9,8 +9,8 @@ from typing import Any
 from torch import nn
 
 from flodl.core import PictureError
-from flodl.core.files import write_atomic
 from flodl.core.formats import a_type
+from flodl.core.output_files import write_output
 
 from .core import GraphCore, Initial
 from .picture import place, sketch, write_dot, write_svg
@@ -85,7 +85,7 @@ class GraphDrawing(GraphCore):
         drawing = sketch(self, profile)
         text = write_svg(drawing, place(drawing))
         if path is not None:
-            write_atomic(path, text)
+            write_output(path, text, example="model.svg", error=PictureError)
         return text
 
     def _last_profile(self, example: Any, caller: str) -> Profile:

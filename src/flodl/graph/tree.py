@@ -15,6 +15,7 @@ from flodl.core.formats import format_count
 from .control.loop import Loop
 from .core import GraphCore, detach_modules, reset_modules
 from .paths import Match, PathKind, expand, find, graphs_inside, paths_with_parameters
+from .plan.memory import FailedCall
 
 
 class GraphTree(GraphCore):
@@ -64,6 +65,8 @@ class GraphTree(GraphCore):
                 f"the last call did not keep tags, so {path!r} has no value: it ran, or was recorded, while "
                 "keeps_tags was False. Call the model, or create the TrainStep, after setting it."
             )
+        if isinstance(memory.stored, FailedCall):
+            raise PathError(f"the last call raised an error, so {path!r} has no value. Call the model again.")
         return memory.copied(memory.stored[owner.spec.tag_index[match.name]])
 
     def traces(self, path: str) -> list[Any]:

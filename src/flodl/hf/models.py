@@ -199,6 +199,11 @@ class PretrainedModel(nn.Module):
                 f"compute_loss has no argument {next(iter(others))!r}. For another loss, such as one "
                 "with label smoothing, write a step function: cross_entropy(model(**inputs), labels, …)."
             )
+        if not isinstance(inputs, Mapping):
+            raise HFCallError(
+                f"compute_loss got {a_type(inputs)} as inputs; expected the inputs of the model by name. "
+                "Call compute_loss({'input_ids': input_ids}, labels)."
+            )
         if self.training or torch.is_grad_enabled():
             return compute_loss(self, inputs, labels, head=self.head, config=self.config, weight=weight)
 

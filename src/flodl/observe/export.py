@@ -14,8 +14,8 @@ from pathlib import Path
 
 from flodl.core.errors import MetricError
 from flodl.core.eta import seconds_left
-from flodl.core.files import write_atomic
 from flodl.core.formats import format_duration, format_metric
+from flodl.core.output_files import check_path, write_output
 
 from .epochs import check_total_epochs
 from .plot import page
@@ -73,7 +73,7 @@ def to_log(histories: Histories, durations: Mapping[int, float], total_epochs: i
 def export_csv(path: str | os.PathLike[str], histories: Histories) -> Path:
     """Write the result of `to_csv` to a file."""
     _check_suffix(path, ".csv", "a CSV table", (".json", ".jsonl", ".html", ".xlsx", ".parquet", *_PICTURES))
-    return _write(path, to_csv(histories))
+    return _write(path, to_csv(histories), "trends.csv")
 
 
 def write_log(
@@ -83,18 +83,19 @@ def write_log(
     total_epochs: int = 0,
 ) -> Path:
     """Write the result of `to_log` to a file."""
-    return _write(path, to_log(histories, durations, total_epochs))
+    return _write(path, to_log(histories, durations, total_epochs), "trends.log")
 
 
 def plot_html(path: str | os.PathLike[str], histories: Histories, *, title: str = "Training trends") -> Path:
     """Write a self-contained interactive HTML page."""
     _check_suffix(path, ".html", "an HTML page", (".csv", ".json", ".txt", *_PICTURES))
     _epochs(histories)
-    return _write(path, page(histories, title=title))
+    return _write(path, page(histories, title=title), "trends.html")
 
 
 def _check_suffix(path: str | os.PathLike[str], own: str, written: str, others: tuple[str, ...]) -> None:
     """Raise if the name of a file asks for another format than the one that is written."""
+    check_path(path, example=f"trends{own}", error=MetricError)
     suffix = os.path.splitext(os.fspath(path))[1].lower()
     if suffix in others:
         raise MetricError(
@@ -103,9 +104,10 @@ def _check_suffix(path: str | os.PathLike[str], own: str, written: str, others: 
         )
 
 
-def _write(path: str | os.PathLike[str], text: str) -> Path:
+def _write(path: str | os.PathLike[str], text: str, example: str) -> Path:
     # A lone surrogate in a name cannot be encoded as UTF-8; it is written as its escape.
-    return write_atomic(path, text.encode("utf-8", "backslashreplace"))
+    content = text.encode("utf-8", "backslashreplace")
+    return write_output(path, content, example=example, error=MetricError)
 
 
 def _epochs(histories: Histories) -> list[int]:

@@ -120,7 +120,7 @@ class Trend:
         (False, True)
         """
         window, bound = self._window(n, "stalled"), _tolerance(tol, "stalled")
-        return window is not None and abs(self._slope(_scaled(window, relative))) < bound
+        return window is not None and abs(self._slope(_scaled(window, relative))) <= bound
 
     def improving(self, n: int, mode: str = "min") -> bool:
         """Return whether the last `n` values fall (`mode="min"`) or rise (`mode="max"`)."""
@@ -255,7 +255,7 @@ def _without_nan(values: Sequence[float]) -> Iterator[float]:
 
 
 def _numbers(values: Any, name: str) -> list[float]:
-    if not isinstance(values, str):
+    if not isinstance(values, str | Mapping | set | frozenset):
         with contextlib.suppress(TypeError, ValueError, RuntimeError):
             return [float(value) for value in values]
     raise MetricError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any, Literal, SupportsFloat
 
@@ -85,7 +86,7 @@ class PlateauScheduler(TorchHabits):
         NaN is never an improvement. Reading a tensor synchronizes with its device, so observe once per epoch,
         not per step.
         """
-        value = float(metric)
+        value = _number(metric)
         self._first = value if self._first is None else self._first
         if improves(value, self._best, self.mode):
             self._best, self._wait = value, 0
@@ -148,3 +149,12 @@ class PlateauScheduler(TorchHabits):
     def __repr__(self) -> str:
         settings = f"{self.base}, patience={self.patience}, factor={self.factor}, min={self.min}"
         return f"PlateauScheduler({settings}, mode={self.mode!r}, lr={self._lr})"
+
+
+def _number(metric: SupportsFloat) -> float:
+    if not isinstance(metric, str):
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):
+            return float(metric)
+    raise ScheduleError(
+        f"observe got {metric!r:.60}. Pass one number: the value of the metric in this epoch."
+    )

@@ -185,3 +185,13 @@ def test_a_rename_that_returns_no_name_raises(tmp_path, rename, message):
     with pytest.raises(CheckpointError, match=message):
         migrate_checkpoint(tmp_path / "old.fdl", tmp_path / "new.fdl", filled(b=(2,)), rename=rename)
     assert not (tmp_path / "new.fdl").exists()
+
+
+@pytest.mark.parametrize("rename", ["x", "", (), ["a"], [("a", "b")], 3, False, {"a"}])
+def test_a_rename_that_is_neither_a_mapping_nor_a_function_raises(tmp_path, rename):
+    save_checkpoint(tmp_path / "old.fdl", filled(a=(2,)))
+    with pytest.raises(CheckpointError, match="rename must be a dict of old and new names, a function or"):
+        migrate_checkpoint(tmp_path / "old.fdl", tmp_path / "new.fdl", filled(b=(2,)), rename=rename)
+    with pytest.raises(CheckpointError, match=r"rename has the key 3\. Pass the old name or prefix"):
+        migrate_checkpoint(tmp_path / "old.fdl", tmp_path / "new.fdl", filled(b=(2,)), rename={3: "b"})
+    assert not (tmp_path / "new.fdl").exists()

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -67,6 +68,47 @@ def test_an_interrupt_for_fdl_alone_reaches_the_child(waiting):
         running.send_signal(signal.SIGINT)
         assert running.stdout.readline() == "saved\n"
         assert running.wait(20) == 5
+
+
+COUNTING = """
+import signal, sys, time
+
+def count(number, frame):
+    global num
+    num += 1
+
+num = 0
+signal.signal(signal.SIGINT, count)
+signal.signal(signal.SIGTERM, count)
+print("ready", flush=True)
+before = 0
+for line in sys.stdin:
+    end = time.monotonic() + 20
+    while num == before and time.monotonic() < end:
+        time.sleep(0.01)
+    time.sleep(1)
+    print(num, flush=True)
+    before = num
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("to_group", [True, False])
+@pytest.mark.parametrize("words", [("launch", "--ranks", "1", "count.py"), ("direct",)])
+def test_each_signal_reaches_the_program_once(project, words, to_group, number):
+    project({"fdl.yml": "commands: {direct: {run: exec python count.py}}", "count.py": COUNTING})
+    fdl = [sys.executable, "-c", "import sys; from flodl.cli import main; sys.exit(main())", *words]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(fdl, **pipes, start_new_session=True) as running:
+        assert running.stdout.readline() == "ready\n"
+        for expected in ("1\n", "2\n"):
+            time.sleep(0.3)
+            os.killpg(running.pid, number) if to_group else running.send_signal(number)
+            running.stdin.write("\n")
+            running.stdin.flush()
+            assert running.stdout.readline() == expected
+        running.stdin.close()
+        assert running.wait(20) == 0
 
 
 PROGRAM = """

@@ -81,6 +81,19 @@ def test_mistakes_in_outputs_are_errors(call, error, words):
         call(two_heads())
 
 
+def test_a_second_call_of_output_is_an_error():
+    chain = FlowBuilder(nn.Linear(4, 4)).tag("a").through(nn.Linear(4, 2)).tag("b").output("a")
+    with pytest.raises(BuildError, match=r"Name all outputs in one call: output\('a', 'b'\)"):
+        chain.output("b")
+    with pytest.raises(BuildError, match=r"Name all outputs in one call: output\('a', c='b'\)"):
+        chain.output(c="b")
+
+
+def test_outputs_may_be_processed_and_returned_again():
+    chain = FlowBuilder(nn.Linear(4, 4)).tag("a").output("a").through(lambda found: found["a"]).tag("b")
+    assert [*chain.output("a", "b").build()(X)] == ["a", "b"]
+
+
 def test_a_list_of_names_raises_with_the_call_that_was_meant():
     with pytest.raises(BuildError, match=r"Pass the names one by one: output\('logits', 'value'\)"):
         two_heads().output(["logits", "value"])

@@ -267,3 +267,8 @@ def test_a_masked_switch_never_reads_a_value_on_the_host():
     masked = FlowBuilder().switch(by_size, [Double(), Triple()], masked=True).build()
     with NoHostReads():
         masked(ROWS)
+
+
+def test_mixed_branches_return_one_dtype():
+    with pytest.raises(RouteError, match=r"float64, another branch .*Mixed branches must return one dtype\."):
+        switch(torch.tensor([0, 1, 1, 0]), branches=[Double(), lambda x: x.double()])(ROWS)

@@ -22,6 +22,7 @@ from flodl.core import CheckpointError, DamagedError, WriteError
 from flodl.core.files import expand_user, sync_path
 from flodl.core.formats import a_type
 from flodl.core.integers import is_integer
+from flodl.core.output_files import check_path, explain_write, shown
 from flodl.core.paths import suggestion
 
 from ..codec import Json, decode, encode
@@ -29,7 +30,6 @@ from ..durable_files import (
     DiskFile,
     delete_folder,
     exclusive_lock,
-    explain_write,
     hidden_sibling,
     is_hidden_sibling,
     shared_lock,
@@ -215,10 +215,11 @@ def write_bundle(
                     delete_folder(revision)
     except OSError as error:
         path, unchanged = folder / folder_name(step, 1), "Earlier bundles are unchanged."
-        reason = explain_write(error, None if path.is_dir() else path, unchanged=unchanged)
-        if path.is_dir() and error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+        exists = os.path.isdir(path)
+        reason = explain_write(error, None if exists else path, example="run", unchanged=unchanged)
+        if exists and error.errno in (errno.EEXIST, errno.ENOTEMPTY):
             reason = f"another run has saved this step there. {unchanged} Give each run a folder of its own."
-        raise WriteError(f"cannot save step {step} in {str(folder)!r}: {reason}") from error
+        raise WriteError(f"cannot save step {step} in {shown(folder)}: {reason}") from error
     return target
 
 
@@ -228,6 +229,8 @@ def folder_to_write(root: str | os.PathLike[str]) -> Path:
         raise CheckpointError(
             f"the folder for the bundles is {root!r}. Pass a path; '.' is the working directory."
         )
+    if "\0" in os.fspath(root):
+        check_path(root, what="folder", example="bundles", error=CheckpointError)
     return expand_user(root)
 
 

@@ -46,6 +46,7 @@ def migrate_checkpoint(
     """
     source, target = resolve_location(source, "read"), resolve_location(target, "write")
     check_tensor_dict(named_tensors)
+    _check_type(rename)
     _check_different_files(source, target)
     stored, metadata = read_checkpoint(source)
     sources = _match_by_name(stored, named_tensors, rename, display_name(source))
@@ -126,6 +127,17 @@ def _new_name(old: str, rename: Rename | None) -> str:
     rest = old[len(prefix.rstrip(".")) + 1 :]
     new = rename[prefix].rstrip(".")
     return f"{new}.{rest}" if new else rest
+
+
+def _check_type(rename: object) -> None:
+    if rename is not None and not isinstance(rename, Mapping) and not callable(rename):
+        raise CheckpointError(
+            f"rename must be a dict of old and new names, a function or None, got {rename!r}. For example, "
+            "pass rename={'fc': 'head'}."
+        )
+    for old in rename if isinstance(rename, Mapping) else ():
+        if not isinstance(old, str):
+            raise CheckpointError(f"rename has the key {old!r}. Pass the old name or prefix as a string.")
 
 
 def _check_rename(rename: Mapping[str, str], stored: Mapping[str, Tensor], where: str) -> None:

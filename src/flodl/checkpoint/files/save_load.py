@@ -16,10 +16,11 @@ from torch.optim import Optimizer
 from flodl.core import CheckpointError, WriteError
 from flodl.core.files import expand_user, replace_atomic
 from flodl.core.formats import a_type
+from flodl.core.output_files import check_path, explain_write, shown
 from flodl.core.paths import suggestion
 
 from ..bundles.bundle import as_texts, verify_part_file
-from ..durable_files import DiskFile, explain_write
+from ..durable_files import DiskFile
 from ..forked import safe_after_fork
 from ..formats.byte_reader import PathOrStream, display_name
 from ..formats.checksum import Buffer
@@ -73,8 +74,8 @@ def save_checkpoint(
             _write(target, "", pieces)
     except OSError as error:
         path = Path(target) if isinstance(target, str | os.PathLike) else None
-        reason = explain_write(error, path, unchanged="An existing file is unchanged.")
-        raise WriteError(f"cannot write {display_name(target)}: {reason}") from error
+        reason = explain_write(error, path, example="model.fdl", unchanged="An existing file is unchanged.")
+        raise WriteError(f"cannot write {shown(path) if path else display_name(target)}: {reason}") from error
 
 
 @suggest_keywords
@@ -217,6 +218,8 @@ def resolve_location(location: PathOrStream, method: str) -> PathOrStream:
     if isinstance(location, io.TextIOBase):
         raise CheckpointError("this is a text stream. Open it in binary mode: open(path, 'rb') or 'wb'.")
     if isinstance(location, str | os.PathLike):
+        if "\0" in os.fspath(location):
+            check_path(location, example="model.fdl", error=CheckpointError)
         path = expand_user(location)
         if method == "read":
             check_file(path)

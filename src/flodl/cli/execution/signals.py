@@ -13,6 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
+from .group_signal import GroupSignals
+
 REPEAT_S = 1.0  # `timeout` and job schedulers send a signal to a process and to its group
 _FROM_TERMINAL = 0x80  # SI_KERNEL, the si_code of a signal that Ctrl-C sends
 _POLL_S = 0.2
@@ -21,15 +23,16 @@ _POLL_S = 0.2
 class SignalForwarder:
     """Handles signals while a child runs, from before it starts until it ends.
 
-    A terminal sends Ctrl-C to the whole process group, so the child receives it too, and it is not forwarded.
-    A signal for this process alone is forwarded; one that arrives while the child is starting is delivered as
-    soon as there is a child. Only the main thread can install handlers. If SIGINT is ignored, it stays
-    ignored, also in the child.
+    A terminal, and some programs that start fdl, send a signal to the whole process group. The child receives
+    it, too, so it is not forwarded. A signal for this process alone is forwarded; one that arrives while the
+    child is starting is delivered as soon as there is a child.
+    Only the main thread can install handlers. If SIGINT is ignored, it stays ignored, also in the child.
     """
 
     def __init__(self) -> None:
         self.interrupted = False
         self._child: subprocess.Popen[bytes] | None = None
+        self._group = GroupSignals()
         self._early: list[int] = []  # arrived before there was a child
         self._last: dict[int, float] = {}
         self._previous_handlers: dict[int, Any] = {}
@@ -51,6 +54,10 @@ class SignalForwarder:
         self._child = child
         for number in self._early:
             self._forward(number)
+        with GroupSignals() as self._group:
+            return self._wait(child)
+
+    def _wait(self, child: subprocess.Popen[bytes]) -> int:
         if not self._previous_handlers or not hasattr(signal, "sigtimedwait"):
             return child.wait()
         # Waiting for the signals, instead of handling them, tells who sent them.
@@ -75,7 +82,7 @@ class SignalForwarder:
         self.interrupted = self.interrupted or number == signal.SIGINT
         if forward and self._child is None:
             self._early.append(number)
-        elif forward:
+        elif forward and not self._group.received():
             self._forward(number)
 
     def _forward(self, number: int) -> None:

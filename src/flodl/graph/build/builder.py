@@ -37,7 +37,7 @@ from .labels import Labels
 from .merging import check_merge, takes_values_one_by_one
 from .names import check_child_name, check_initial_names, check_input_name, check_one_by_one
 from .notes import check_in_place, note_one_module, note_second_build, note_unread
-from .outputs import check_all_returned, check_outputs
+from .outputs import check_all_returned, check_first_outputs, check_outputs
 from .references import check_own_tag, check_reference
 from .shape_check import check_shapes
 
@@ -216,6 +216,7 @@ class FlowBuilder(Unfinished):
         """
         bound = check_outputs(names, renamed, self._tagged)
         self._check_closed()
+        check_first_outputs(bound, self._streams)
         open_streams = self._streams if len(self._streams) > 1 else []
         check_all_returned(open_streams, [self._tagged[tag] for _, tag in bound])
         function = NamedOutputs(tuple(name for name, _ in bound))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from flodl.core import BuildError, RefError
 from flodl.core.paths import check_name, suggestion
 
+from ..plan.outputs import NamedOutputs
 from .draft import Draft
 from .names import check_one_by_one
 from .references import check_own_tag
@@ -29,6 +30,22 @@ def check_outputs(
     if len(dict(bound)) != len(bound):
         raise BuildError(f"output({', '.join(map(repr, names))}) names an output twice. Name each once.")
     return bound
+
+
+def check_first_outputs(bound: Sequence[tuple[str, str]], streams: Sequence[Draft]) -> None:
+    """Raise if the stream is what another output returned: the graph would return the last one only."""
+    for stream in streams:
+        if isinstance(stream.target, NamedOutputs):
+            tags = [source.tags for source in stream.sources]
+            before = [(name, name if name in own else own[0]) for name, own in zip(stream.target.names, tags)]
+            words = [
+                repr(name) if name == tag else f"{name}={tag!r}"
+                for name, tag in dict([*before, *bound]).items()
+            ]
+            raise BuildError(
+                "output is called twice, and only the last call would count. Name all outputs in one call: "
+                f"output({', '.join(sorted(words, key=lambda word: '=' in word))})."
+            )
 
 
 def check_all_returned(open_streams: Sequence[Draft], returned: Sequence[Draft]) -> None:

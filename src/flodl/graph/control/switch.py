@@ -208,9 +208,11 @@ def _mixed_state(tag: str, position: int) -> StateError:
 
 
 def _wrong_shape(output: Tensor, first: Tensor, position: int) -> RouteError:
+    has_shape = output.dtype != first.dtype and not differ(output.shape[1:], first.shape[1:])
+    wanted = "dtype" if has_shape else "shape"
     return RouteError(
         f"the branch returned {tuple(output.shape)} {output.dtype}, another branch {tuple(first.shape)} "
-        f"{first.dtype}. Mixed branches must return one shape.",
+        f"{first.dtype}. Mixed branches must return one {wanted}.",
         path=f"branch_{position}",
     )
 

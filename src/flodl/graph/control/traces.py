@@ -20,6 +20,10 @@ class Traces(LastValues):
         self.values = {}
         self.has_run = True
 
+    def forget_failed_call(self) -> None:
+        """Drop the values of a call that failed, and of the one before it if the loop was not reached."""
+        self.values = {}
+
     def add(self, name: str, value: Any) -> None:
         """Append one value."""
         if name in self.values:

@@ -81,7 +81,7 @@ class Description:
 
         The values of the class that they read follow, without those that the object itself has, `stored`.
         """
-        with self._at(Level.CLASSES):
+        with self.at(Level.CLASSES):
             if kind not in self._class_words:
                 self._class_words[kind] = method_words(kind, entries)
                 self._class_constants[kind] = class_constants(kind, entries)
@@ -92,7 +92,8 @@ class Description:
                     self.add(f"constant {name} {described}")
 
     @contextmanager
-    def _at(self, level: Level) -> Iterator[None]:
+    def at(self, level: Level) -> Iterator[None]:
+        """Add words at a level, at least."""
         before, self._level = self._level, max(self._level, level)
         try:
             yield
@@ -136,7 +137,7 @@ class Description:
 
     def _function(self, function: types.FunctionType) -> None:
         """Describe a Python function by its code, so that two lambdas differ if their bodies differ."""
-        with self._at(Level.FUNCTIONS):
+        with self.at(Level.FUNCTIONS):
             self._code(function.__code__, function)
         self._several("defaults", function.__defaults__, function.__kwdefaults__)
         for cell in function.__closure__ or ():

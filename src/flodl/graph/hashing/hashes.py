@@ -15,6 +15,7 @@ from ..core import GraphCore, Initial
 from ..plan.spec import Node, Spec
 from .description import Description, Level
 from .places import places_of
+from .tensor_content import constant_words
 
 
 class GraphHashes(GraphCore):
@@ -43,14 +44,19 @@ class GraphHashes(GraphCore):
         """Compute the hash once: attributes that modules change while they run must not change it."""
         self._structure = _structure(self)
         has_lazy = any(is_lazy(parameter) for parameter in self.parameters())
-        self._hashed = None if has_lazy else self._modules_inside()
+        self._hashed = None if has_lazy else _called(self)
 
 
 def structure_of(graph: GraphHashes) -> Structure:
     """Return the structural hash of a graph with those that files of other versions are compared with."""
-    if graph._modules_inside() != graph._hashed:
+    if _called(graph) != graph._hashed:
         graph._update_hash()
     return graph._structure
+
+
+def _called(graph: GraphHashes) -> list[tuple[nn.Module, object]]:
+    """Return the modules of a graph, each with the `forward` that was assigned to it instead of its own."""
+    return [(module, vars(module).get("forward")) for module in graph._modules_inside()]
 
 
 def _structure(graph: GraphCore) -> Structure:
@@ -103,6 +109,9 @@ class _GraphDescription(Description):
             if not name.startswith("_") and name not in not_settings:
                 self.add(f"setting {name}")
                 self.value(value)
+        with self.at(Level.CLASSES):
+            for word in constant_words(module):
+                self.add(word)
         self._tensors(module)
         for name, child in module._modules.items():
             if child is not None:

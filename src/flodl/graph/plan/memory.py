@@ -13,6 +13,13 @@ from torch.utils import _pytree as pytree
 from flodl.core import StateError, log
 from flodl.observe import CarriedValues, unshared
 
+
+class FailedCall(tuple[None, ...]):
+    """The tagged values of a call that raised an error: there are none."""
+
+    __slots__ = ()
+
+
 CarriedState = tuple[tuple[Any, ...], int | None]
 
 
@@ -34,6 +41,11 @@ class Memory(CarriedValues):
     def forget_tags(self) -> None:
         """Drop the tagged values."""
         self.values = (None,) * self._num_tags
+
+    def forget_failed_call(self) -> None:
+        """Drop the tagged values after an error: they would pass for those of the call that raised it."""
+        if self.values is not None:
+            self.values = FailedCall((None,) * self._num_tags)
 
     def reset(self) -> None:
         """Drop the carried values, so that the next call starts from the initial ones."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +29,8 @@ def label_names(labels: Sequence[Any]) -> list[str]:
     """
     if isinstance(labels, str):
         raise HFError(f"labels is the text {labels!r:.60}; expected a list with the labels of all texts.")
+    if not isinstance(labels, Iterable):
+        raise HFError(f"labels is {labels!r:.60}; expected a list with the labels of all texts.")
     names: set[str] = set()
     for index, label in enumerate(labels):
         label = label.tolist() if hasattr(label, "tolist") else label

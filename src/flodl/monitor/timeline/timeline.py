@@ -13,7 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from flodl.core.files import write_atomic
+from flodl.core.errors import MonitorError
+from flodl.core.output_files import write_output
 
 from ..events import Event
 from ..resources import Host, find_gpus, read_resources
@@ -171,15 +172,15 @@ class Timeline:
 
     def save_json(self, path: str | os.PathLike[str]) -> Path:
         """Write the complete record as JSON; `Record.from_dict` restores it."""
-        return write_atomic(path, tables.to_json(self.record))
+        return _write(path, tables.to_json(self.record), "timeline.json")
 
     def save_csv(self, path: str | os.PathLike[str]) -> Path:
         """Write the samples as a CSV table."""
-        return write_atomic(path, tables.to_csv(self.record))
+        return _write(path, tables.to_csv(self.record), "timeline.csv")
 
     def save_html(self, path: str | os.PathLike[str], *, title: str = "Timeline") -> Path:
         """Write one HTML page that shows the record without network access."""
-        return write_atomic(path, html.page(self.record, title=title).encode("utf-8", "backslashreplace"))
+        return _write(path, html.page(self.record, title=title), "timeline.html")
 
     def _leave(self, name: str) -> None:
         duration_s = self._phases.leave(name)
@@ -250,3 +251,8 @@ class _Phase:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._timeline._leave(self._name)
+
+
+def _write(path: str | os.PathLike[str], text: str, example: str) -> Path:
+    content = text.encode("utf-8", "backslashreplace")
+    return write_output(path, content, example=example, error=MonitorError)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flodl.core import TrainError
-from flodl.core.files import write_atomic
+from flodl.core.output_files import check_path, write_output
 
 from .drawing import draw
 
@@ -57,12 +57,14 @@ class FindLrResult:
 
     def svg(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the loss over the rate as a picture, and write it to a file if a path is given."""
+        if path is not None:
+            check_path(path, example="rates.svg", error=TrainError)
         suffix = "" if path is None else os.path.splitext(path)[1].lower()
         if path is not None and suffix != ".svg":
             raise TrainError(f"{os.fspath(path)!r} does not end in .svg, and the picture is an SVG.")
         text = draw(self.rates, self.losses, self.smoothed, self.suggestion)
         if path is not None:
-            write_atomic(path, text)
+            write_output(path, text, example="rates.svg", error=TrainError)
         return text
 
     def _repr_svg_(self) -> str:

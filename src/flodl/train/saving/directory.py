@@ -25,6 +25,7 @@ from flodl.checkpoint import (
 from flodl.core import TrainError, WriteError
 from flodl.core.environment import resolved_config
 from flodl.core.files import expand_user, write_atomic
+from flodl.core.output_files import shown
 
 from ..callbacks.patience import is_evaluated, metric_of
 from ..settings import DiskPolicy
@@ -44,9 +45,24 @@ def absolute_path(path: str | os.PathLike[str], *, option: str) -> Path:
             raise TrainError(
                 f"{option}={path!r} is empty. Pass the path of a folder; '.' is the working directory."
             )
-        return expand_user(path).absolute()
+        if "\0" in os.fspath(path):
+            raise TrainError(f"{option}={path!r} contains a NUL character. Pass the path of a folder.")
+        found = expand_user(path).absolute()
+        _check_length(found, option)
+        return found
     except TypeError:
         raise TrainError(f"{option}={path!r}. Pass the path of a folder.") from None
+
+
+def _check_length(path: Path, option: str) -> None:
+    try:
+        os.lstat(path)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise TrainError(
+                f"{option}={shown(path)}: the name is too long. Choose a shorter one: most file systems "
+                "allow 255 bytes for a name."
+            ) from None
 
 
 def _refuse_saves(path: Path) -> None:
