@@ -265,7 +265,7 @@ def is_mutated_by(value: Any, name: str) -> bool:
 def follow(
     value: Any, attributes: Sequence[str], keys: Sequence[str] = ()
 ) -> tuple[tuple[str, ...], Any, Any]:
-    """Follow attributes and keys as far as they are stored values; return the path, the value and its owner."""
+    """Follow attributes and keys as far as values are stored; return the path, the value and its owner."""
     path: tuple[str, ...] = ()
     for name in attributes:
         found = read_attribute(value, name)
