@@ -36,7 +36,7 @@ class _Contents:
 
 
 class HookChanges:
-    """Compares what the ranks have copies of before the first hook after an epoch, and after each hook.
+    """Compares what ranks have copies of with its state when the hooks of an epoch began.
 
     Changes count when training continues: after the last epoch they stay in the calling process.
     """
