@@ -28,7 +28,7 @@ _WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
 
 def ignored_as(path: str, now: Any, before: Any, *, ignored: Values, saved: Values) -> str | None:
-    """Return which setting an option of the program was meant for, if that was ignored.
+    """Return the ignored setting that a program option was meant for, if any.
 
     `ignored` are the values of the program in whose place the `saved` ones apply, by name. An option with a
     name of its own, such as `head_lr`, has to have both: an ignored value, and before that a saved one.

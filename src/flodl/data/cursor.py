@@ -33,7 +33,7 @@ class Cursor:
     num_samples: int | None
     order: str
     source: Any = None
-    # None in a cursor of an older version whose order does not tell.
+    # None in a cursor from an older version if its order does not reveal the unit.
     unit: Unit | None = None
 
     def state_dict(self) -> dict[str, Any]:

@@ -130,7 +130,7 @@ def _better(
         return None  # its save may be one of these, which are reported
     saves = list_bundles(folder)
     if len(measured_alike(saves, name)) < len(saves):
-        return None  # the history does not contain which data a value belongs to
+        return None  # the history does not record which data a value was measured on
     rows = [row for row in history if isinstance(row.get(name), int | float)]
     position = best_position((row[name] for row in rows), mode)
     if position is None:

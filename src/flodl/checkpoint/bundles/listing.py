@@ -96,7 +96,7 @@ def choose_best(
         known = sorted({name for bundle in bundles for name in bundle.metrics})
         hint = suggestion(metric, known, known_as="metrics")
         raise CheckpointError(f"none of {len(bundles)} bundles has a value of {metric!r}. {hint}")
-    # The history does not contain which data a value belongs to.
+    # The history does not record which data a value was measured on.
     if reports_better and not damaged and len(alike) == len(bundles):
         _report_better(bundles[-1], chosen[0], metric, mode_of_metric(metric) if mode is None else mode)
     return chosen[0]

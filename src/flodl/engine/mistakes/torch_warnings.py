@@ -38,7 +38,7 @@ class Warned(NamedTuple):
         return str(self.message).startswith(_OF_LOSSES)
 
     def show(self) -> None:
-        """Show it as if the place had called the function without the mode: once, if filters say so."""
+        """Show the warning as if the function had been called there without the mode."""
         warnings.warn_explicit(
             self.message,
             type(self.message),

@@ -81,7 +81,7 @@ class Directions:
         self.of_all = _direction(self._sums.sum(0).tolist())
 
     def lost(self) -> list[int]:
-        """Return the places of parameters whose gradients keep the direction in eager, but not here.
+        """Return the indices of parameters whose gradients keep their direction in eager but not here.
 
         The cosine of two random vectors of `n` numbers is about `1 / sqrt(n)`.
         """

@@ -276,7 +276,7 @@ def _reads_the_same(one: Loader, other: Loader) -> bool:
 
 
 def _check_seed(loader: Loader, seed: int | None) -> None:
-    """Raise for a seed of the trainer where that of the loader decides about the batches."""
+    """Raise if the trainer has a seed but the loader's seed determines the batches."""
     if seed not in (None, loader.seed) and loader.depends_on_seed:
         raise TrainError(
             f"Trainer(seed={seed}) with a Loader whose seed is {loader.seed}. The loader makes the "

@@ -13,7 +13,7 @@ from .inputs import Inputs
 from .scales import scale_of
 
 # How far undone values may be outside of their scale: by rounding, and by augmentations such as a change of
-# brightness. One of both scales must be nearly exact.
+# brightness. One of the two scales must match almost exactly.
 ROUNDING, AUGMENTED = 0.02, 0.5
 # Normalized images have the same scale if their ranges differ by no more than this factor.
 SAME = 16.0
