@@ -2,6 +2,7 @@
 
 from .batch.keywords import by_position, taking_a_dict
 from .batch.samples import ambiguous_samples, leading_lengths, num_samples, pieces_of, shapes_in
+from .batch_sums import BatchSums
 from .capture.function import Captured, capture
 from .device.gc_and_sync import Collector, calm_collector, no_waiting
 from .device.memory import MemoryUse, forget_peaks, memory_use
@@ -33,6 +34,7 @@ from .step import TrainStep
 from .without_batch import update_without_batch
 
 __all__ = [
+    "BatchSums",
     "Captured",
     "Collector",
     "MemoryUse",

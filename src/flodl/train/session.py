@@ -74,9 +74,12 @@ class Session:
     num_rollbacks: int = 0
     stop_reason: str = ""
     parameters: KnownParameters = field(init=False)
+    # The parameter groups of the optimizer as it was built.
+    num_groups_built: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.parameters = KnownParameters(self.model)
+        self.num_groups_built = len(self.optimizer.param_groups)
 
     def check_parameters(self) -> None:
         """Raise if the model got parameters that nothing would train."""

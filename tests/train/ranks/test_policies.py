@@ -85,6 +85,20 @@ def test_sync_resumes_and_skips_as_one_device(make, data, supervision, tmp_path)
         assert mine == pytest.approx(theirs, abs=1e-5)
 
 
+@pytest.mark.parametrize(("num_ranks", "accumulate"), [(2, 1), (3, 2)])
+def test_sync_leaves_the_whole_of_a_batch_out_of_the_means(make, data, supervision, num_ranks, accumulate):
+    """One sample is not finite, so the loss of one rank; the parts of the others are finite."""
+    x, y = data[0][:142], data[1][:142]
+    x[17] = torch.nan
+    settings = {**ADAM, "nan": "skip", "dry_pass": False, "accumulate": accumulate}
+    alone = make(device="cpu", **settings).fit((x, y), epochs=2, batch_size=10)
+    trainer = make(devices=["cpu"] * num_ranks, policy="sync", **settings)
+    result = trainer.fit((x, y), epochs=2, batch_size=10)
+    assert [row["skipped_updates"] for row in result.history] == [1, 1]
+    for mine, theirs in zip(result.history, alone.history):
+        assert mine == pytest.approx(theirs, abs=1e-5)
+
+
 def test_cadence_continues_without_a_rank_that_is_late(make, data, supervision, tmp_path):
     gate = tmp_path / "gate"
 

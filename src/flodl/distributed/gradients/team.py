@@ -102,6 +102,15 @@ class GradientTeam:
             self._link.gather(found, mine, time.monotonic() + TIMEOUT_S)
         return [int(value) for value in found.tolist()]
 
+    def any_of(self, flags: Sequence[bool]) -> list[bool]:
+        """Return for each flag whether it is set on a member; all members call this together."""
+        if self._link is None or not flags:
+            return list(flags)
+        found = torch.tensor(flags, dtype=torch.int64, device=self._device)
+        with _explained():
+            self._link.max_(found, time.monotonic() + TIMEOUT_S)
+        return [bool(value) for value in found.tolist()]
+
     def share(self, data: bytes, source: int) -> bytes:
         """Return the data of the member with the index `source`."""
         if self._link is None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from types import FunctionType
 from typing import Any
 
@@ -21,6 +21,7 @@ from .standard import MetricWatcher
 from .states import Identity, assign, settings_hash
 
 Call = Callable[[Mapping[str, Any]], None]
+Around = Callable[[str, int | None], AbstractContextManager[None]]
 
 
 class Hooks:
@@ -37,6 +38,8 @@ class Hooks:
             ) from None
         # Taken now: training changes the state of a callback. A loaded state may replace some of them.
         self.settings = [_settings_of(callback, trainer) for callback in self.all]
+        # Entered around the calls of a hook, with its name and the epoch, if it has one.
+        self._around: Around = _not_watched
         self._calls: dict[str, list[tuple[Any, Call]]] = {name: [] for name in HOOKS}
         for callback in self.all:
             _check_callback(callback)
@@ -62,15 +65,27 @@ class Hooks:
 
         A callback of flodl whose metric is not there yet comes last: a hook after it may add the metric.
         """
+        if not self._calls[hook]:
+            return
         arguments = {"trainer": self._trainer(), **arguments}
         postponed = []
-        for callback, call in self._calls[hook]:
-            if hook == "on_epoch_end" and _awaits_metric(callback, arguments["metrics"]):
-                postponed.append(call)
-            else:
+        with self._around(hook, arguments.get("epoch")):
+            for callback, call in self._calls[hook]:
+                if hook == "on_epoch_end" and _awaits_metric(callback, arguments["metrics"]):
+                    postponed.append(call)
+                else:
+                    call(arguments)
+            for call in postponed:
                 call(arguments)
-        for call in postponed:
-            call(arguments)
+
+    @contextmanager
+    def watched(self, around: Around) -> Iterator[None]:
+        """Enter `around(hook, epoch)` around the calls of each hook that a callback has."""
+        before, self._around = self._around, around
+        try:
+            yield
+        finally:
+            self._around = before
 
     def state_dict(self) -> list[list[Any]]:
         """Return the class name, the state and a hash of the settings of every callback with a state."""
@@ -134,6 +149,10 @@ class Hooks:
         own = Counter(_class(hook) for hook in self.all if hasattr(hook, "load_state_dict"))
         kinds = [kind for kind in saved if own[kind] and saved[kind] != own[kind]]
         return [(kind, saved[kind], own[kind]) for kind in kinds]
+
+
+def _not_watched(hook: str, epoch: int | None) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 def _awaits_metric(callback: Any, metrics: Mapping[str, Any]) -> bool:

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from flodl.core import TrainError
 from flodl.data import Loader
 from flodl.distributed.reduction import FlatState
 
@@ -95,18 +93,3 @@ def settings_for_ranks(session: Session, modes: Any) -> dict[str, Any]:
         "schedule": None if schedule is None else schedule.state_dict(),
         "modes": modes,
     }
-
-
-class WeightsCheck:
-    """Raises if a hook changed the weights: ranks would continue without the change."""
-
-    def __init__(self, state: FlatState) -> None:
-        self._state, self._before = state, state.read(state.empty())
-
-    def check(self) -> None:
-        now = self._state.read(self._state.empty())
-        if not torch.equal(torch.nan_to_num(now), torch.nan_to_num(self._before)):
-            raise TrainError(
-                "a hook changed the weights of the model at the end of an epoch. With several devices, ranks "
-                "would continue without the change. Change them before fit, or train on one device."
-            )

@@ -32,9 +32,10 @@ from ..evaluation.modes import modes_of
 from ..evaluation.names import SKIPPED, SKIPPED_ON
 from ..evaluation.pieces import Pieces, compare_pieces
 from ..run import Run
-from .adopt import Progress, WeightsCheck, adopt, settings_for_ranks, sums_of
+from .adopt import Progress, adopt, settings_for_ranks, sums_of
 from .checks import check_data, check_session, check_skipped
 from .coverage import committed_in, start_state
+from .hook_changes import HookChanges
 from .notes import differs_from_one_device, state_outside_model
 from .payload import Payload, read_saved, shared_folder, write_payload
 from .recorder import Recorder
@@ -91,6 +92,7 @@ class RanksFit:
         self._progress = Progress(session.updates, [], {}, int(session.train_step.num_skipped))
         self._skipped_row = 0
         self._has_started = False
+        self._changes = HookChanges(session, self._state)
         self._version = -1
         self._told: dict[str, Any] = {}
         self._recorder = Recorder(
@@ -107,6 +109,10 @@ class RanksFit:
         session = run.session
         session.start.limit = run.progress.limit
         begin_epoch(run, loader)
+        if len(session.optimizer.param_groups) != session.num_groups_built:
+            # What the function builds lacks the groups that were added since.
+            check_session(session, run.hooks)
+            optimizer = session.optimizer
         progress.committed, progress.sums = self._resumed(), sums_of(session)
         self._recorder.resume(session.epochs, progress.committed)
         state = start_state(
@@ -273,15 +279,17 @@ class RanksFit:
         epoch = loader.epoch
         end_training(run)
         loader.set_epoch(epoch + 1)
-        unchanged = WeightsCheck(self._state)
-        end_epoch(run, self._eval_data)
-        progress.committed, progress.sums = [], {}
-        self._recorder.samples_in_epoch = 0
-        if session.epochs == run.progress.total_epochs or session.stop_reason:
-            return True
-        run.exit_if_asked()
-        begin_epoch(run, loader)
-        unchanged.check()
+        self._changes.begin()
+        with run.hooks.watched(self._changes.around):
+            end_epoch(run, self._eval_data)
+            progress.committed, progress.sums = [], {}
+            self._recorder.samples_in_epoch = 0
+            if session.epochs == run.progress.total_epochs or session.stop_reason:
+                return True
+            run.exit_if_asked()
+            begin_epoch(run, loader)
+        for warning in self._changes.check():
+            run.reports.warn(warning)
         told = settings_for_ranks(session, modes_of(session.model))
         assert self._supervisor is not None
         if told != self._told:

@@ -18,14 +18,14 @@ from flodl.distributed.coordination import Position
 from flodl.distributed.coverage import Lease
 from flodl.distributed.gradients import GradientTeam
 from flodl.distributed.ranks import RankInfo, Trained
-from flodl.engine import update_without_batch
+from flodl.engine import BatchSums, update_without_batch
 from flodl.graph import graph_state, load_carried_values
 
 from ..batches.samples import num_samples_of_batch
 from ..evaluation.evaluator import as_arguments
 from ..evaluation.names import SKIPPED
 from .payload import Payload, read_payload, shared_folder
-from .worker import ReduceGradients, TrainerWorker, Update
+from .worker import Part, ReduceGradients, TrainerWorker
 
 # Windows in a row that may fail before the rank gives up.
 MOST_FAILURES = 3
@@ -99,6 +99,7 @@ class SyncWorker(TrainerWorker):
     def _train_window(self, lease: Lease, first: int, should_stop: Callable[[], bool]) -> Trained:
         step, schedule = self._step, self._step.schedule
         step.reset_means()
+        sums = BatchSums(step)
         started_s = time.perf_counter()
         for index, update in enumerate(self._parts()):
             if should_stop():
@@ -106,10 +107,15 @@ class SyncWorker(TrainerWorker):
             if schedule is not None:
                 schedule.set_step(first + index)
             updates = step.updates
-            for batch, samples in update:
-                step.call(as_arguments(batch), samples=samples)
+            for part in update:
+                if part is not None:
+                    step.call(as_arguments(part[0]), samples=part[1])
+                sums.note(is_empty=part is None or part[1] == 0)
             if step.updates == updates:
                 update_without_batch(step)
+        if step.num_skipped > self._num_skipped:
+            # All ranks skip the same updates, so all of them come here.
+            sums.remove(self._left_out_elsewhere(sums.left_out()))
         metrics = self._metrics()
         if self._team.index:
             # All ranks skip the same updates, which count once.
@@ -120,8 +126,12 @@ class SyncWorker(TrainerWorker):
         loss = total / weight if weight else 0.0
         return Trained(lease.batches, took_ms, loss=loss, metrics=metrics, **costs._asdict())
 
-    def _parts(self) -> Iterator[Update]:
-        """Yield this rank's part of each update of the window, in the order of one device."""
+    def _left_out_elsewhere(self, here: list[bool]) -> list[bool]:
+        """Return the batches that another rank leaves out of the means: a batch counts as a whole."""
+        return [anywhere and not own for anywhere, own in zip(self._team.any_of(here), here)]
+
+    def _parts(self) -> Iterator[list[Part | None]]:
+        """Yield this rank's part of each batch of an update, in the order of one device."""
         size = self._loader.batch_size
         assert size is not None
         unit = size * self._step.settings.accumulate
@@ -131,19 +141,16 @@ class SyncWorker(TrainerWorker):
             for first in range(start, stop, unit):
                 last = min(first + unit, stop)
                 batches = [(one, min(one + size, last)) for one in range(first, last, size)]
-                yield [found for batch in batches for found in self._read(*batch, epoch)]
+                yield [self._read(*batch, epoch) for batch in batches]
 
-    def _read(self, start: int, stop: int, epoch: int) -> Update:
+    def _read(self, start: int, stop: int, epoch: int) -> Part | None:
         """Return this rank's part of a batch; none if the batch has fewer samples than there are ranks."""
         index, size, count = self._team.index, self._team.size, stop - start
         first, last = start + count * index // size, start + count * (index + 1) // size
         if first == last:
-            return []
-        found = self._loader.between(first, last, epoch=epoch, batch_size=last - first)
-        return [
-            (each.batch, num_samples_of_batch(self._loader, each.batch, first, last, self._counts))
-            for each in found
-        ]
+            return None
+        (found,) = self._loader.between(first, last, epoch=epoch, batch_size=last - first)
+        return found.batch, num_samples_of_batch(self._loader, found.batch, first, last, self._counts)
 
     def _align(self) -> None:
         """Let ranks that missed updates, because they joined or had no work, receive the optimizer state."""

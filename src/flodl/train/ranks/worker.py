@@ -32,8 +32,9 @@ from .optimizer_state import load_optimizer_state
 from .payload import Payload, set_process_flags
 
 ReduceGradients = Callable[[Sequence[Tensor], float], None]
-# Micro-batches of one update, each with its number of samples.
-Update = list[tuple[Any, int | None]]
+# A micro-batch with its number of samples, and those of one update.
+Part = tuple[Any, int | None]
+Update = list[Part]
 
 
 class TrainerWorker:
