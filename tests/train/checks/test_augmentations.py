@@ -303,9 +303,9 @@ def test_images_that_were_normalized_by_hand_without_a_division_by_255_are_repor
     told_of_scales, normalize
 ):
     told = told_of_scales(up_to_1, normalize, up_to_255, by_hand)
-    assert "the evaluation images seem to have been up to 255 when they were normalized" in told
+    assert "the evaluation images seem to have had values up to 255 when they were normalized" in told
     told = told_of_scales(up_to_255, by_hand, up_to_1, normalize)
-    assert "the training images seem to have been up to 255 when they were normalized" in told
+    assert "the training images seem to have had values up to 255 when they were normalized" in told
 
 
 def test_other_scales_are_reported_in_later_evaluations_too(make, capsys, tmp_path):

@@ -41,7 +41,7 @@ def on_other_scales(trained: Inputs | None, evaluated: Inputs | None) -> Iterato
         yield (
             f"the training images have values from {trained.low:.3g} to {trained.high:.3g} and the "
             f"evaluation images from {evaluated.low:.3g} to {evaluated.high:.3g}: the {has_larger} images "
-            "seem to have been up to 255 when they were normalized. Divide them by 255 first."
+            "seem to have had values up to 255 when they were normalized. Divide them by 255 first."
         )
 
 
@@ -54,7 +54,7 @@ def _text(normalized: str, ours: Inputs, raw: str, theirs: Inputs) -> str:
 
 
 def scale_of(low: float, high: float, slack: float = 0.0) -> int:
-    """Return the usual upper end of the values of images, 1 or 255; 0 if it is another one.
+    """Return the usual upper limit of image values, 1 or 255; 0 if it is neither.
 
     `slack` is how far values may be outside, as a fraction of the scale.
 

@@ -36,7 +36,7 @@ class _Contents:
 
 
 class HookChanges:
-    """Compares what ranks have copies of with its state when the hooks of an epoch began.
+    """Compares the objects that ranks have copies of with their state when the hooks of an epoch began.
 
     Changes count when training continues: after the last epoch they stay in the calling process.
     """

@@ -32,7 +32,7 @@ class Rates:
         return cls(group_rates(bridge), group_ratios(bridge))
 
     def ignored(self, loaded: Rates) -> list[float]:
-        """Return the rates whose ratio is ignored, unless another group has the same rate with an effect.
+        """Return the rates whose ratio is ignored, unless the same rate takes effect in another group.
 
         >>> Rates((0.1, 0.5), (1.0, 5.0)).ignored(Rates((0.1, 1.0), (1.0, 10.0)))
         [0.5]
@@ -67,7 +67,7 @@ def ignored_in_optimizer(
 def ignored_elsewhere(
     hooks: Sequence[Any], loaded_hooks: Sequence[Any], *, seeds: tuple[int, int], recorded: Mapping[str, Any]
 ) -> Replaced:
-    """Return the settings of hooks and the seed in whose place the saved ones apply.
+    """Return the hook settings and the seed that saved values replace.
 
     `seeds` are that of this program and that with which the run continues.
     """
