@@ -10,6 +10,7 @@ from .device.torch_flags import current_flags, set_flags
 from .errors import NoGradient, NotRestorable
 from .mistakes.batch_text import batch_text
 from .mistakes.broadcasts import watch_broadcasts
+from .mistakes.empty_batch import EMPTY_BATCH_ADVICE, empty_batch
 from .mistakes.explain import explained
 from .modes import enter_training, has_chosen_modes, switch_modes
 from .non_finite import NonFinite, find_non_finite, report_elsewhere
@@ -34,6 +35,7 @@ from .step import TrainStep
 from .without_batch import update_without_batch
 
 __all__ = [
+    "EMPTY_BATCH_ADVICE",
     "BatchSums",
     "Captured",
     "Collector",
@@ -61,6 +63,7 @@ __all__ = [
     "computing_in",
     "current_flags",
     "depends_on_last_step",
+    "empty_batch",
     "enter_training",
     "explained",
     "find_non_finite",

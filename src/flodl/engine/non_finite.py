@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from .batch.samples import num_samples
+from .mistakes.empty_batch import empty_batch
 from .rehearsal import rehearse, sandbox
 from .step import TrainStep
 
@@ -25,6 +26,8 @@ class NonFinite:
     path: str = ""
     rows: tuple[int, ...] = ()
     in_batch: bool = False
+    # Whether the batch has no samples.
+    is_empty: bool = False
 
 
 def find_non_finite(step: TrainStep, batch: tuple[Any, ...]) -> NonFinite | None:
@@ -48,6 +51,8 @@ def find_non_finite(step: TrainStep, batch: tuple[Any, ...]) -> NonFinite | None
             return NonFinite("this parameter is not finite", name)
     with sandbox(step, batch), _eagerly(), _Observed(model) as observed:
         loss, values = rehearse(step, batch)
+        if not samples and not _is_finite(loss) and (told := empty_batch(step._body.step_fn, batch)):
+            return NonFinite(f"the loss is not finite because {told}", is_empty=True)
         if (found := _in_forward(observed, batch, samples)) is not None:
             return found
         if not _is_finite(loss):

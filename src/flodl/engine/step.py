@@ -33,6 +33,7 @@ from .device.memory import memory_use
 from .errors import StepAttributeError, StepCallError
 from .mistakes.broadcasts import watch_broadcasts
 from .mistakes.creation import ASSIGNED_ELSEWHERE, ELSEWHERE, EXAMPLE, INSTEAD, how_to_read
+from .mistakes.empty_batch import EMPTY_BATCH_ADVICE, empty_batch
 from .mistakes.explain import explained
 from .mistakes.first_call import (
     check_continued,
@@ -353,6 +354,8 @@ class TrainStep:
             explain_loss(loss)
         if started or self._trained.is_waiting:
             self._look_for_untrained()
+        if not samples:
+            self._look_for_empty_batch(batch, loss)
         return loss
 
     def flush(self) -> None:
@@ -472,6 +475,18 @@ class TrainStep:
         body = self._body
         if untrained := self._trained.untrained(body.model, parameters_of(body.optimizer)):
             self._journal.warn(self._count.steps, "parameters", Cause.PROBABLE_MISTAKE, untrained)
+
+    def _look_for_empty_batch(self, batch: tuple[Any, ...], loss: Tensor) -> None:
+        """Warn about a batch without samples whose loss is not finite; on ranks it has no weight."""
+        body = self._body
+        if body.reduction is not None or bool(loss.isfinite()):
+            return
+        told = empty_batch(body.step_fn, batch)
+        reason = f"{told}, and its loss is not finite, so the update is skipped. {EMPTY_BATCH_ADVICE}"
+        if self._skips.is_quiet:
+            self._journal.add(self._count.steps, "empty", Cause.PROBABLE_MISTAKE, reason)
+        else:
+            self._journal.warn(self._count.steps, "empty", Cause.PROBABLE_MISTAKE, reason)
 
     def _look_for_mistakes(self) -> None:
         """Look for mistakes: at first, at a new epoch, every few hundred steps, after a skipped update."""

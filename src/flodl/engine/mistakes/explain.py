@@ -23,6 +23,7 @@ from .batch_access import about_keys, key_of, wrong_access
 from .batch_names import Named, named_tensors, order_text
 from .batch_text import batch_text
 from .collated_lists import collated_list
+from .empty_batch import EMPTY_BATCH_ADVICE, empty_batch
 from .forward_method import advice_for_forward
 from .frames import frames_of, raising_module
 from .input_dtypes import DTYPES, dtype_advice
@@ -87,7 +88,10 @@ def explained(
         f"{of_data}{of_data and ' '}is {batch_text(batch)}"
     )
     order = order_text(step_fn, batch)
-    advice = _advice(error, told, model, batch, named_tensors(step_fn, batch), order)
+    if empty := empty_batch(step_fn, batch):
+        advice: str | None = f"{empty[0].upper()}{empty[1:]}. {EMPTY_BATCH_ADVICE}."
+    else:
+        advice = _advice(error, told, model, batch, named_tensors(step_fn, batch), order)
     if advice is None:
         if type(error) in (RuntimeError, IndexError, ValueError, AssertionError):
             note = f"{where[0].upper()}{where[1:]}."

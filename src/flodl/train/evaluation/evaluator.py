@@ -14,9 +14,11 @@ from flodl.core import StepError, TrainError, log
 from flodl.core.metric_modes import Mode
 from flodl.core.rng_state import preserve_rng_state
 from flodl.engine import (
+    EMPTY_BATCH_ADVICE,
     Precision,
     ambiguous_samples,
     computing_in,
+    empty_batch,
     explained,
     leading_lengths,
     num_samples,
@@ -189,6 +191,8 @@ class Evaluator:
                     if self.model.training:
                         check_still_evaluating(self.model)
                     check_names(values, metrics=self.metrics)
+                    if samples == 0 and warns:
+                        warns = not self._warn_of_empty(arguments, loss)
                     sums.add({"loss": loss, **values}, samples)
                     if self.metrics:
                         predictions, targets = predict(self.outputs, self.model, self.step_fn, arguments)
@@ -200,6 +204,14 @@ class Evaluator:
             ("a value of the step function", sums.means()), ("a metric of metrics=", results.values)
         )
         return values, results.tables
+
+    def _warn_of_empty(self, arguments: tuple[Any, ...], loss: Any) -> bool:
+        """Warn about a batch without samples that makes the mean loss NaN; return whether it does."""
+        told = empty_batch(self.step_fn, arguments)
+        if not told or bool(torch.as_tensor(loss).isfinite()):
+            return False
+        log.warn("evaluation: %s, so eval_loss is not a number. %s.", told, EMPTY_BATCH_ADVICE)
+        return True
 
     def _call_step_fn(self, arguments: tuple[Any, ...]) -> tuple[Any, Mapping[str, Any]]:
         """Return the loss and the named values of a batch."""
