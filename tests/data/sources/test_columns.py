@@ -156,11 +156,15 @@ WITHOUT_ROWS = {
         lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
         "nested tensor.*to_padded_tensor",
     ),
+    "quantized": (
+        lambda: torch.quantize_per_tensor(ROWS, 0.1, 0, torch.qint8),
+        r"quantized tensor \(torch.qint8\).*x.dequantize\(\).*x.int_repr\(\)",
+    ),
     "masked": (lambda: np.ma.masked_array(np.ones(4), [0, 1, 0, 0]), "masked array.*1 masked values.*filled"),
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*(prototype stage|beta state)")
+@pytest.mark.filterwarnings("ignore:.*(prototype stage|beta state|quantize_per_tensor)")
 @pytest.mark.parametrize(("make", "message"), WITHOUT_ROWS.values(), ids=list(WITHOUT_ROWS))
 def test_tensors_without_dense_rows_and_masked_arrays_are_rejected(make, message):
     for source in (make(), (torch.zeros(4), make()), {"x": make()}):

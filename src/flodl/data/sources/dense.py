@@ -1,4 +1,4 @@
-"""Tensors and arrays that have no rows to gather: sparse and nested tensors, arrays with masked values."""
+"""Tensors and arrays that have no rows to gather: sparse, nested and quantized tensors, masked values."""
 
 from __future__ import annotations
 
@@ -25,6 +25,12 @@ def check_dense(column: Tensor | np.ndarray[Any, Any], label: str) -> None:
             f"{label} is a nested tensor, whose samples have different shapes; a batch is a dense tensor. "
             "Pass torch.nested.to_padded_tensor(x, padding=0.0), or a list of samples with a function that "
             "pads each batch: Loader(list(zip(x.unbind(), y)), batch_size=…, collate=pad)."
+        )
+    elif column.is_quantized:
+        raise DataError(
+            f"{label} is a quantized tensor ({column.dtype}), and batches are gathered from plain numbers. "
+            "Pass x.dequantize(), or the stored integers, x.int_repr(), and apply scale and zero point in "
+            "the step function."
         )
     elif column.layout != torch.strided:
         raise DataError(
