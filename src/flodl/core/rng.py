@@ -8,7 +8,7 @@ import sys
 from collections.abc import MutableSequence
 from typing import Any
 
-from .integers import is_index, is_integer
+from .integers import as_integer, is_index, is_integer
 
 _SEEDS_OF_USERS = 2**32  # larger seeds are torch's own: the default, and those of torch.seed and workers
 given_seed: int | None = None  # the argument of the last manual_seed
@@ -125,6 +125,7 @@ def manual_seed(seed: int) -> None:
     import numpy as np
     import torch
 
+    seed = as_integer(seed)
     if not is_integer(seed, at_least=0) or seed >= 2**64:
         raise ValueError(f"the seed is {seed!r}; expected an integer from 0 to 2**64 - 1.")
     random.seed(seed)

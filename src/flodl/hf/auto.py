@@ -14,7 +14,7 @@ from flodl.core import HFError, log
 from flodl.core.device import parse_device
 from flodl.core.files import expand_user
 from flodl.core.formats import a_type
-from flodl.core.integers import is_integer
+from flodl.core.integers import as_integer, is_integer
 from flodl.core.paths import suggestion
 from flodl.core.rng import default_seed
 
@@ -292,6 +292,7 @@ def _warn_about_other_head(raw: Mapping[str, Any], head: Head) -> None:
 
 
 def _label_names(num_labels: int | None, labels: Sequence[str] | None) -> list[str] | None:
+    num_labels = as_integer(num_labels)
     if num_labels is not None and not is_integer(num_labels, at_least=1):
         raise HFError(f"num_labels is {num_labels!r}; expected an integer of at least 1.")
     if labels is None:
@@ -348,6 +349,7 @@ def _device(value: torch.device | str | int) -> torch.device:
 def _seed(seed: int | None) -> int:
     if seed is None:
         return default_seed()
+    seed = as_integer(seed)
     if not is_integer(seed, at_least=0) or seed >= 2**63:
         raise HFError(f"seed={seed!r}; expected an integer of at least 0.")
-    return seed
+    return int(seed)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from flodl.core import RouteError, ShapeError
+from flodl.core.integers import as_integer, is_integer
 from flodl.core.logits import looks_like_logits
 
 
@@ -27,7 +28,8 @@ def load_balancing_loss(weights: Tensor, top_k: int = 1) -> Tensor:
             f"the weights have shape {tuple(weights.shape)}. Pass the output of a router, [..., experts], "
             "with one row for each sample or step."
         )
-    if isinstance(top_k, bool) or not isinstance(top_k, int) or not 1 <= top_k <= num_experts:
+    top_k = as_integer(top_k)
+    if not is_integer(top_k, at_least=1) or top_k > num_experts:
         raise ValueError(
             f"top_k={top_k!r} for {num_experts} experts. Use an integer from 1 to {num_experts}."
         )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from flodl.core import ShapeError
+from flodl.core.integers import as_integer, is_integer
 
 
 class Reshape(nn.Module):
@@ -21,13 +22,14 @@ class Reshape(nn.Module):
     def __init__(self, *shape: int | Sequence[int]) -> None:
         super().__init__()
         sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
+        sizes = [as_integer(size) for size in sizes]
         fixed = [size for size in sizes if size != -1]
-        if len(sizes) - len(fixed) > 1 or not all(isinstance(size, int) and size > 0 for size in fixed):
+        if len(sizes) - len(fixed) > 1 or not all(is_integer(size, at_least=1) for size in fixed):
             raise ShapeError(
                 f"Reshape{tuple(sizes)} is not a shape. Pass integers above 0, the batch first; "
                 "one of them may be -1, to be inferred."
             )
-        self.shape: tuple[int, ...] = tuple(size for size in sizes if isinstance(size, int))
+        self.shape: tuple[int, ...] = tuple(sizes)
         self._known = math.prod(size for size in self.shape if size != -1)
 
     def forward(self, x: Tensor) -> Tensor:

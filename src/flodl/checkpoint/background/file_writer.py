@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from flodl.core import CheckpointError, WriteError, log
 from flodl.core.files import expand_user
 from flodl.core.formats import a_type
-from flodl.core.integers import is_integer
+from flodl.core.integers import as_integer, is_integer
 
 from ..files.keywords import suggest_keywords
 from ..files.locations import check_suffix
@@ -42,6 +42,7 @@ class FileWriter:
     """
 
     def __init__(self, *, depth: int = 1, errors: Literal["report", "raise"] = "report") -> None:
+        depth = as_integer(depth)
         if not is_integer(depth, at_least=1):
             raise CheckpointError(f"depth={depth!r}. Pass an integer >= 1.")
         if errors not in ("report", "raise"):

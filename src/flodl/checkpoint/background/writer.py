@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from flodl.core import CheckpointError, WriteError, log
-from flodl.core.integers import is_integer
+from flodl.core.integers import as_integer, is_integer
 from flodl.core.paths import suggestion
 
 from ..bundles.bundle import (
@@ -85,6 +85,7 @@ class BackgroundWriter:
         on_error: Callable[[WriteError], object] | None = None,
         on_saved: Callable[[Saved], object] | None = None,
     ) -> None:
+        depth = as_integer(depth)
         if not is_integer(depth, at_least=1):
             raise CheckpointError(f"depth={depth!r}. Pass an integer >= 1.")
         for name, value, known in (

@@ -21,7 +21,7 @@ from torch import Tensor
 from flodl.core import CheckpointError, DamagedError, WriteError
 from flodl.core.files import expand_user, sync_path
 from flodl.core.formats import a_type
-from flodl.core.integers import is_integer
+from flodl.core.integers import as_integer, is_integer
 from flodl.core.output_files import check_path, explain_write, shown
 from flodl.core.paths import suggestion
 
@@ -67,6 +67,7 @@ def save_bundle(
     >>> read_bundle(path)
     {'model': {'w': tensor([1., 1.])}, 'data': {'epoch': 1}}
     """
+    step = as_integer(step)
     encoded = encode_parts(step, parts)
     return write_bundle(root, step, encoded, metrics=as_floats(metrics), metadata=as_texts(metadata))
 

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from flodl.core import CheckpointError
 from flodl.core.best_values import best_position
-from flodl.core.integers import is_integer
+from flodl.core.integers import as_integer, is_integer
 from flodl.core.metric_modes import Mode, guess_note, mode_of_metric
 from flodl.core.paths import suggestion
 from flodl.core.usage.calls import CheckpointCallError, explain_calls
@@ -94,7 +94,7 @@ class Policy:
 @explain_calls(CheckpointCallError, example="Write last(3).")
 def last(n: int) -> Policy:
     """Keep the newest saves."""
-    _check(n, "last")
+    n = _count(n, "last")
     return Policy(f"last({n})", lambda saves: saves[-n:], most=n)
 
 
@@ -108,7 +108,7 @@ def best(metric: str, n: int = 1, *, mode: Mode | None = None) -> Policy:
     >>> str(best("eval_loss")), str(best("eval_accuracy", 3))
     ("best('eval_loss', 1, mode='min')", "best('eval_accuracy', 3, mode='max')")
     """
-    _check(n, "best")
+    n = _count(n, "best")
     if not isinstance(metric, str):
         raise CheckpointError(f"best({metric!r}): pass the name of a metric first, such as best('loss', 3).")
     note = guess_note(f"best({metric!r})", metric, mode)
@@ -141,7 +141,7 @@ def best(metric: str, n: int = 1, *, mode: Mode | None = None) -> Policy:
 @explain_calls(CheckpointCallError, example="Write every(1000).")
 def every(k: int) -> Policy:
     """Keep the saves whose step is a multiple of `k`."""
-    _check(k, "every")
+    k = _count(k, "every")
     return Policy(f"every({k})", lambda saves: [save for save in saves if save.step % k == 0])
 
 
@@ -171,6 +171,9 @@ def apply_policy(bundles: Sequence[Bundle], policy: Policy) -> tuple[list[Bundle
     )
 
 
-def _check(count: int, name: str) -> None:
-    if not is_integer(count, at_least=1):
+def _count(count: object, name: str) -> int:
+    """Return a number of saves as an int, or raise."""
+    number = as_integer(count)
+    if not is_integer(number, at_least=1):
         raise CheckpointError(f"{name}({count!r}): pass an integer >= 1.")
+    return int(number)

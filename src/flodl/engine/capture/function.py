@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from flodl.core import StepError
-from flodl.core.integers import is_integer
+from flodl.core.integers import as_integer, is_integer
 from flodl.observe import LastValues
 
 from ..batch.signature import Signature, signature
@@ -135,6 +135,7 @@ def capture(fn: Callable[..., Any], *, max_captures: int = 8, warmup: int = 2) -
     """
     if not callable(fn):
         raise StepError(f"capture got {fn!r}. Pass a function or a module: capture(model.eval()).")
+    max_captures, warmup = as_integer(max_captures), as_integer(warmup)
     for name, value, least in (("max_captures", max_captures, 1), ("warmup", warmup, 0)):
         if not is_integer(value, at_least=least):
             raise StepError(f"capture: {name}={value!r}. Pass an integer of at least {least}.")

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from flodl.core import BuildError, RefError, TagError
+from flodl.core.integers import as_integer
 from flodl.core.paths import check_name, suggestion
 
 from ..control import Gate, Loop, Map, Switch
@@ -370,6 +371,7 @@ class FlowBuilder(Unfinished):
 
     def _merged(self, op: Merge, streams: list[Draft], dim: int = -1) -> Draft:
         sources = list(streams)
+        dim = as_integer(dim)
         check_merge(op, dim, _MERGE_OPS)
         if isinstance(op, str):
             prefix = "add" if op == "add" and len(sources) == 2 and len(self._streams) == 1 else "merge"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from flodl.core import BuildError, LoopError, RefError
+from flodl.core.integers import as_integer, is_integer
 from flodl.core.paths import check_name, suggestion
 from flodl.core.usage.calls import LoopCallError, explain_calls
 
@@ -85,9 +86,10 @@ class MapBuilder(Unfinished, Generic[Flow]):
         """Map `n` equal slices of the last dimension."""
 
         def make() -> tuple[Map, None]:
-            if not isinstance(n, int) or n < 1:
+            count = as_integer(n)
+            if not is_integer(count, at_least=1):
                 raise BuildError(f"slices({n!r}): the number of slices must be an integer of at least 1.")
-            return self._map("slices", n), None
+            return self._map("slices", count), None
 
         return self._close(self, make)
 
@@ -99,6 +101,7 @@ class MapBuilder(Unfinished, Generic[Flow]):
 
 
 def _check_count(n: int, method: str) -> int:
-    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+    count = as_integer(n)
+    if not is_integer(count, at_least=1):
         raise LoopError(f"{method} got {n!r} iterations. Pass an integer of at least 1.")
-    return n
+    return int(count)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flodl.core import RouteError, StateError
 from flodl.core.formats import a_type
-from flodl.core.integers import is_index
+from flodl.core.integers import as_integer, is_index
 from flodl.core.logits import looks_like_logits
 
 from ..plan.shapes import differ
@@ -39,7 +39,7 @@ class TopKGate(Gate):
                 f"gate got top_k={top_k!r:.60} for {self.num_experts} experts. "
                 f"Use top_k from 1 to {self.num_experts}."
             )
-        self.top_k = top_k
+        self.top_k: int = as_integer(top_k)
         self.masked = masked
         for position, expert in enumerate(experts):
             if not masked and (tag := carried_tag(expert)) is not None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flodl.core import HFError
+from flodl.core.integers import as_integer, is_integer
 
 # Kernels are fastest, and slots few, if the number of tokens is a multiple of this.
 MULTIPLE = 32
@@ -29,8 +30,8 @@ class Slot:
 
     def __post_init__(self) -> None:
         for name in ("tokens", "sequences", "longest"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            object.__setattr__(self, name, value := as_integer(getattr(self, name)))
+            if not is_integer(value, at_least=1):
                 raise HFError(f"Slot: {name} is {value!r}; expected an integer of at least 1.")
         if self.tokens % MULTIPLE:
             better = -(-self.tokens // MULTIPLE) * MULTIPLE

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from flodl.core import HFError
+from flodl.core.integers import as_integer, is_integer
 
 
 def plan_batches(
@@ -24,8 +25,9 @@ def plan_batches(
     >>> plan_batches([3, 90, 4, 80], batch_cost=20)
     [[1, 3], [2, 0]]
     """
+    batch_size, max_tokens = as_integer(batch_size), as_integer(max_tokens)
     for name, value in (("batch_size", batch_size), ("max_tokens", max_tokens)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if not is_integer(value, at_least=1):
             raise HFError(f"{name} is {value!r}; expected an integer of at least 1.")
     order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
     room = [min(batch_size, max(1, max_tokens // max(lengths[index], 1))) for index in order]

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from flodl.core.errors import MonitorError
+from flodl.core.integers import as_integer, is_integer
 from flodl.core.output_files import write_output
 
 from ..events import Event
@@ -60,7 +61,8 @@ class Timeline:
             raise ValueError(
                 f"interval_s is {interval_s!r}. Pass the number of seconds between samples, such as 0.1."
             )
-        if not isinstance(max_samples, int) or max_samples < 2:
+        max_samples = as_integer(max_samples)
+        if not is_integer(max_samples, at_least=2):
             raise ValueError(
                 f"max_samples is {max_samples!r}. Pass the maximum number of samples, 2 or more."
             )
