@@ -133,3 +133,27 @@ def test_mistakes_are_errors(call, words):
 def test_an_unknown_row_suggests_others():
     with pytest.raises(PathError, match="no row '3'"):
         flodl.summary(two_layers(), X)["3"]
+
+
+def test_an_input_that_does_not_fit_names_the_module_that_rejects_it() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Sequential(nn.ReLU(), nn.Linear(9, 2)))
+    graph = FlowBuilder(nn.Linear(4, 4)).through(model).build()
+    for one, path in ((model, "1.1"), (graph, "sequential_1.1.1")):
+        with pytest.raises(RuntimeError) as caught:
+            flodl.summary(one, torch.zeros(2, 4))
+        expected = f"flodl: at '{path}', Linear(in_features=9, out_features=2, bias=True), given (2, 8)"
+        assert caught.value.__notes__ == [expected]
+    with pytest.raises(RuntimeError) as caught:
+        flodl.summary(graph, torch.zeros(2, 5))
+    assert caught.value.__notes__[0].endswith("given (2, 5)")
+
+
+def test_the_path_that_a_graph_gives_to_a_function_is_kept() -> None:
+    inner = FlowBuilder(nn.ReLU()).through(lambda x: x @ torch.zeros(9, 9)).label("inner").build()
+    graph = FlowBuilder(nn.Linear(4, 4)).through(inner).build()
+    with pytest.raises(RuntimeError) as called:
+        graph(torch.zeros(2, 4))
+    with pytest.raises(RuntimeError) as caught:
+        flodl.summary(graph, torch.zeros(2, 4))
+    assert caught.value.__notes__ == called.value.__notes__
+    assert "at 'inner." in caught.value.__notes__[0]

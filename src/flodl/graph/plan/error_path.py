@@ -35,6 +35,20 @@ def prepend_path(error: Exception, segment: str, details: str = "") -> None:
     error.add_note(f"{_MARK}{segment}'{ending}")
 
 
+def set_path(error: Exception, path: str, details: str) -> None:
+    """Replace the path in the error's note by a longer one, or add the note.
+
+    >>> error = ValueError("shapes differ")
+    >>> prepend_path(error, "body", "Sequential(…), given (2, 8)")
+    >>> set_path(error, "body.1", "Linear(3, 4), given (2, 6)")
+    >>> error.__notes__
+    ["flodl: at 'body.1', Linear(3, 4), given (2, 6)"]
+    """
+    notes: list[str] = getattr(error, "__notes__", [])
+    notes[:] = [note for note in notes if not note.startswith(_MARK)]
+    error.add_note(f"{_MARK}{path}', {details}")
+
+
 def path_of_error(error: Exception) -> tuple[str, str]:
     """Return the path built by `prepend_path` and the details after it; empty strings if there is none."""
     for note in getattr(error, "__notes__", []):

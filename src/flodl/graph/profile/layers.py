@@ -14,10 +14,11 @@ from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from flodl.core import InputError
+from flodl.core import FlodlError, InputError
 from flodl.core.formats import a_type
 from flodl.core.integers import is_index
 
+from ..plan.error_path import describe_value, one_line_repr, path_of_error, set_path
 from ..plan.memory import tensors
 from .clock import Clock, CudaClock, HostClock
 from .preserve import preserve_state
@@ -43,7 +44,7 @@ def summary(
     watch = _Watch(model)
     with preserve_state(model, args, kwargs), torch.no_grad():
         with _without_fast_path(), _flop_counter() as counter:
-            with watch.shapes_and_flops(counter.get_total_flops):
+            with watch.shapes_and_flops(counter.get_total_flops), watch.naming_errors():
                 model(*_copied(args), **_copied(kwargs))
             total_flops = counter.get_total_flops()
         runs = []
@@ -89,7 +90,10 @@ class _Watch:
     """Hooks on every module of a model."""
 
     def __init__(self, model: nn.Module) -> None:
+        self._model = model
         self._modules = list(model.modules())
+        # The calls that have begun and not returned, with what each module got.
+        self._open: list[tuple[nn.Module, Any]] = []
         self.seen = {id(module): _Seen() for module in self._modules}
 
     @contextmanager
@@ -100,15 +104,32 @@ class _Watch:
             seen = self.seen[id(module)]
             seen.input_shape = seen.input_shape or _shapes((args, kwargs))
             seen.began.append(total())
+            self._open.append((module, (*args, *kwargs.values())))
 
         def after(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             seen = self.seen[id(module)]
             seen.calls += 1
+            while self._open.pop()[0] is not module:
+                pass  # a call whose error was handled
             seen.flops += total() - seen.began.pop()
             seen.output_shape = seen.output_shape or _shapes(output)
 
         with self._hooks(before, after):
             yield
+
+    @contextmanager
+    def naming_errors(self) -> Iterator[None]:
+        """Add the path of the innermost module whose call fails, unless a graph has added a longer one."""
+        try:
+            yield
+        except Exception as error:
+            if self._open and not isinstance(error, FlodlError):
+                module, given = self._open[-1]
+                path = next((path for path, one in self._model.named_modules() if one is module), "")
+                known = path_of_error(error)[0]
+                if path.startswith(known and f"{known}.") and path:
+                    set_path(error, path, f"{one_line_repr(module)}, given {_described(given)}")
+            raise
 
     @contextmanager
     def times(self, clock: Clock) -> Iterator[None]:
@@ -208,6 +229,10 @@ def _shapes(value: Any) -> str:
     """Return the shapes of the tensors in a value, the first two of them."""
     found = [" × ".join(map(str, tensor.shape)) or "scalar" for tensor in tensors(value)]
     return ", ".join(found[:2]) + (", …" if len(found) > 2 else "")
+
+
+def _described(given: tuple[Any, ...]) -> str:
+    return ", ".join(map(describe_value, given)) or "nothing"
 
 
 def _copied(value: Any) -> Any:
