@@ -157,3 +157,23 @@ def test_a_body_that_does_not_fit_the_slices_is_shown_with_its_input():
         FlowBuilder().map(torch.nn.Linear(5, 5, bias=False)).slices(4).build()(torch.zeros(2, 8))
     module = "Linear(in_features=5, out_features=5, bias=False)"
     assert caught.value.__notes__ == [f"flodl: at 'map_1.body', {module}, given (1, 2)"]
+
+
+@pytest.mark.parametrize("mode", ["each", "slices"])
+def test_an_export_with_a_dynamic_batch_names_the_map_that_calls_its_body_once_per_row(mode: str) -> None:
+    batch = torch.export.Dim("batch", min=2, max=64)
+
+    def model(batched: bool) -> nn.Module:
+        maps = FlowBuilder(nn.Identity()).map(nn.Linear(2, 2), batched=batched)
+        inner = (maps.each() if mode == "each" else maps.slices(2)).label("encoder").build()
+        return FlowBuilder(nn.Linear(4, 2 if mode == "each" else 4)).through(inner).build()
+
+    x = torch.randn(3, 4)
+    with pytest.raises(
+        ShapeError, match=r"at 'encoder\.map_1': .*dynamic number of rows.*batched=True"
+    ) as caught:
+        torch.export.export(model(batched=False), (x,), dynamic_shapes=({0: batch},))
+    assert caught.value.path == "encoder.map_1"
+    exported = torch.export.export(model(batched=True), (x,), dynamic_shapes=({0: batch},)).module()
+    assert exported(torch.randn(5, 4)).shape[0] == 5
+    assert torch.export.export(model(batched=False), (x,)).module()(x).shape[0] == 3

@@ -56,6 +56,13 @@ class Map(Control):
     def _rows(self, rows: Tensor) -> Tensor:
         if self.batched or rows.shape[0] == 0:
             return _check_rows(self._run(rows), rows.shape[0])
+        count: object = rows.shape[0]
+        if isinstance(count, torch.SymInt) and _is_exporting():
+            raise ShapeError(
+                "torch.export cannot export this map with a dynamic number of rows: its body is called once "
+                "for each row, and an exported program has a fixed number of calls. Pass batched=True to "
+                "map, which calls the body once on all rows, or export with a static batch (Dim.STATIC)."
+            )
         mapped = [_check_rows(self._run(row), 1) for row in torch.split(rows, 1)]
         try:
             return torch.cat(mapped)
@@ -79,6 +86,11 @@ class Map(Control):
         lead = stream.shape[:-1]
         mapped = self._rows(stream.reshape(math.prod(lead) * self.count, width // self.count))
         return mapped.reshape(*lead, self.count * math.prod(mapped.shape[1:]))
+
+
+def _is_exporting() -> bool:
+    # Up to torch 2.11, `is_exporting` is true in `torch.compile`, too.
+    return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
 
 
 def _check_rows(mapped: Any, num_rows: int) -> Tensor:
