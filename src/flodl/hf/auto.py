@@ -19,6 +19,7 @@ from flodl.core.paths import suggestion
 from flodl.core.rng import default_seed
 
 from .config import EncoderConfig
+from .equal_names import check_equal_names
 from .files.dtypes import parse_dtype
 from .files.json_file import read_object
 from .files.load import load_graph
@@ -93,6 +94,8 @@ class _Auto(Generic[Model]):
         where = str(source.folder / CONFIG)
         changes = _changes(raw, config, num_labels, labels, problem_type)
         family, options = _read_config(raw, changes, model_type, cls.task.head, where)
+        if cls.task.head.has_labels:
+            check_equal_names(options.labels, where, is_own="id2label" in (config or {}))
         kind, target = parse_dtype(dtype), _device(device)
         with open_weights(source.folder) as weights:
             loaded = load_graph(
@@ -157,6 +160,8 @@ class _Auto(Generic[Model]):
             raw, where = read_object(path), str(path)
         changes = _changes(raw, None, num_labels, labels, problem_type)
         family, options = _read_config(raw, changes, model_type, cls.task.head, where)
+        if cls.task.head.has_labels:
+            check_equal_names(options.labels, where)
         kind, target = parse_dtype(dtype), _device(device)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(_seed(seed))

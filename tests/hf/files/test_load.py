@@ -306,3 +306,26 @@ def test_an_absurd_number_of_layers_is_an_error_at_once(field, tmp_path):
     change_config(tmp_path / "model", **{field: 10**9})
     with pytest.raises(HFError, match=r"config\.json(:| says)"):
         AutoModel.from_pretrained(tmp_path / "model")
+
+
+def test_equal_names_of_a_checkpoint_are_a_warning_and_those_of_the_caller_an_error(tmp_path, capsys):
+    folder, names = tmp_path / "model", {"0": "good", "1": "bad", "2": "bad"}
+    AutoModelForSequenceClassification.from_config(CONFIG, num_labels=3).export(folder)
+    change_config(folder, id2label=names, label2id={"good": 0, "bad": 2})
+    config = CONFIG | {"id2label": names}
+    load, create = (
+        AutoModelForSequenceClassification.from_pretrained,
+        AutoModelForSequenceClassification.from_config,
+    )
+    told = "id2label has the same name for several ids: 'bad' (1, 2). "
+    for make in (lambda: load(folder), lambda: create(config)):
+        capsys.readouterr()
+        assert make().config.labels == ("good", "bad", "bad")
+        assert f"{told}Predictions and metrics cannot tell" in capsys.readouterr().err
+    with pytest.raises(HFError, match=r"several ids: 'bad' \(1, 2\)\. Pass labels"):
+        load(folder, config={"id2label": names})
+    capsys.readouterr()
+    assert create(config, labels=["a", "b", "c"]).config.labels == ("a", "b", "c")
+    load(folder, labels=["good", "bad", "worse"])
+    AutoModel.from_pretrained(folder)
+    assert "same name" not in capsys.readouterr().err
