@@ -35,10 +35,10 @@ from .step import TrainStep
 from .without_batch import update_without_batch
 
 __all__ = [
-    "EMPTY_BATCH_ADVICE",
     "BatchSums",
     "Captured",
     "Collector",
+    "EMPTY_BATCH_ADVICE",
     "MemoryUse",
     "NoGradient",
     "NonFinite",

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from flodl import TrainStep
+from flodl import TrainStep, set_verbosity
 from flodl.distributed.ranks.tracebacks import line_of_user, without_own_frames
 
 
@@ -44,3 +44,37 @@ def test_an_error_without_frames_of_the_user_keeps_all_of_them():
     error.__traceback__ = error.__traceback__.tb_next
     assert "tracebacks.py" in without_own_frames(error)
     assert line_of_user(error) == ""
+
+
+def wrong_sizes(model, x):
+    return model(x.reshape(-1, 5)).mean()
+
+
+def no_loss(model, x):
+    return "loss"
+
+
+def step_error(step_fn):
+    model = nn.Linear(2, 1)
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step_fn, tier="eager")
+    return error_of(step, torch.ones(2, 2))
+
+
+def test_an_error_of_flodl_shows_only_the_frames_of_the_user_that_led_to_it():
+    text = without_own_frames(step_error(wrong_sizes))
+    assert "in wrong_sizes" in text
+    assert "StepFunctionError: shape '[-1, 5]' is invalid" in text
+    assert "src/flodl/" not in text
+
+
+def test_an_error_of_flodl_without_frames_of_the_user_has_no_traceback():
+    assert without_own_frames(step_error(no_loss).with_traceback(None)) == ""
+
+
+def test_all_frames_are_shown_for_debugging():
+    error = step_error(wrong_sizes)
+    set_verbosity("debug")
+    try:
+        assert "src/flodl/engine/step.py" in without_own_frames(error)
+    finally:
+        set_verbosity("normal")

@@ -89,6 +89,24 @@ def test_all_ranks_that_fail_end_the_run_with_the_first_failure(make, data, supe
     assert "1 ranks" not in shown
 
 
+def test_an_error_of_flodl_in_a_rank_is_shown_without_frames_of_flodl(make, data, capsys):
+    def loss_of(model, x, y):
+        return "no loss" if (x > 1e5).any() else (model(x) - y).square().mean()
+
+    x, y = data
+    trainer = make(torch.nn.Linear(4, 1), loss_of)
+    first = trainer.loader((x, y), 8).sample_indices(0, 8)
+    x[200:220] = 1e6
+    x[first] = 1.0
+    with pytest.raises(TrainError, match="the step function returned a str"):
+        trainer.fit((x, y), epochs=1, batch_size=8)
+    shown = capsys.readouterr().err
+    assert " failed at step " in shown
+    assert "training: StepError: the step function returned a str." in shown
+    assert "Traceback" not in shown
+    assert "\\n" not in shown
+
+
 def test_updates_that_are_not_finite_end_the_run_or_are_counted(make, data):
     x, y = data
     x[17, 0] = torch.inf

@@ -5,11 +5,15 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 
+from flodl.core import FlodlError, log
 from flodl.core.contents import is_own_file, is_user_file
 
 
 def without_own_frames(error: BaseException) -> str:
     """Return a traceback without the frames of flodl, where it has frames of the user.
+
+    An error of flodl explains itself, so only the frames of the user are shown; "" if there are none.
+    `FLODL_VERBOSITY=debug` keeps all frames.
 
     >>> try:
     ...     int("x")
@@ -18,9 +22,16 @@ def without_own_frames(error: BaseException) -> str:
     ValueError: invalid literal for int() with base 10: 'x'
     """
     found = traceback.TracebackException.from_exception(error)
+    if log.enabled(log.Verbosity.DEBUG):
+        return "".join(found.format())
+    explains_itself = isinstance(error, FlodlError)
     for one in _chain(found):
-        if any(is_user_file(frame.filename) for frame in one.stack):
+        if explains_itself:
+            one.stack[:] = [frame for frame in one.stack if is_user_file(frame.filename)]
+        elif any(is_user_file(frame.filename) for frame in one.stack):
             one.stack[:] = [frame for frame in one.stack if not is_own_file(frame.filename)]
+    if explains_itself and not any(one.stack for one in _chain(found)):
+        return ""
     return "".join(found.format())
 
 

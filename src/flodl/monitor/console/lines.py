@@ -121,7 +121,9 @@ def alert_line(data: Mapping[str, Any], *, rank: int = 0) -> Line:
     level = str(data.get("level", "warning"))
     where = f"at '{data['path']}': " if data.get("path") else ""
     who = f" (rank {rank})" if rank else ""
-    return [(f"  {escape(level)}{who}: ", _ALERTS.get(level, "")), (escape(where + str(data["message"])), "")]
+    # A message may contain a traceback, which is read line by line.
+    message = "\n".join(map(escape, f"{where}{data['message']}".splitlines()))
+    return [(f"  {escape(level)}{who}: ", _ALERTS.get(level, "")), (message, "")]
 
 
 def tier_line(tier: str, reason: str | None, gain: float | None = None) -> Line:
