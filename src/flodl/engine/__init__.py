@@ -10,7 +10,7 @@ from .device.torch_flags import current_flags, set_flags
 from .errors import NoGradient, NotRestorable
 from .mistakes.batch_text import batch_text
 from .mistakes.broadcasts import watch_broadcasts
-from .mistakes.empty_batch import EMPTY_BATCH_ADVICE, empty_batch
+from .mistakes.empty_batch import empty_batch
 from .mistakes.explain import explained
 from .modes import enter_training, has_chosen_modes, switch_modes
 from .non_finite import NonFinite, find_non_finite, report_elsewhere
@@ -38,7 +38,6 @@ __all__ = [
     "BatchSums",
     "Captured",
     "Collector",
-    "EMPTY_BATCH_ADVICE",
     "MemoryUse",
     "NoGradient",
     "NonFinite",

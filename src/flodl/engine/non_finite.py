@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from .batch.samples import num_samples
-from .mistakes.empty_batch import empty_batch
+from .mistakes.empty_batch import EMPTY_BATCH_ADVICE, empty_batch
 from .rehearsal import rehearse, sandbox
 from .step import TrainStep
 
@@ -26,8 +26,8 @@ class NonFinite:
     path: str = ""
     rows: tuple[int, ...] = ()
     in_batch: bool = False
-    # Whether the batch has no samples.
-    is_empty: bool = False
+    # What to do, if that is known.
+    advice: str = ""
 
 
 def find_non_finite(step: TrainStep, batch: tuple[Any, ...]) -> NonFinite | None:
@@ -52,7 +52,7 @@ def find_non_finite(step: TrainStep, batch: tuple[Any, ...]) -> NonFinite | None
     with sandbox(step, batch), _eagerly(), _Observed(model) as observed:
         loss, values = rehearse(step, batch)
         if not samples and not _is_finite(loss) and (told := empty_batch(step._body.step_fn, batch)):
-            return NonFinite(f"the loss is not finite because {told}", is_empty=True)
+            return NonFinite(f"the loss is not finite because {told}", advice=f"{EMPTY_BATCH_ADVICE}.")
         if (found := _in_forward(observed, batch, samples)) is not None:
             return found
         if not _is_finite(loss):

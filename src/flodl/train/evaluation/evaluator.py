@@ -14,7 +14,6 @@ from flodl.core import StepError, TrainError, log
 from flodl.core.metric_modes import Mode
 from flodl.core.rng_state import preserve_rng_state
 from flodl.engine import (
-    EMPTY_BATCH_ADVICE,
     Precision,
     ambiguous_samples,
     computing_in,
@@ -210,7 +209,7 @@ class Evaluator:
         told = empty_batch(self.step_fn, arguments)
         if not told or bool(torch.as_tensor(loss).isfinite()):
             return False
-        log.warn("evaluation: %s, so eval_loss is not a number. %s.", told, EMPTY_BATCH_ADVICE)
+        log.warn("evaluation: %s, so eval_loss is not a number. Leave out empty batches.", told)
         return True
 
     def _call_step_fn(self, arguments: tuple[Any, ...]) -> tuple[Any, Mapping[str, Any]]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from flodl.core import log
-from flodl.engine import EMPTY_BATCH_ADVICE, NonFinite, find_non_finite
+from flodl.engine import NonFinite, find_non_finite
 
 from ..batches.recent import RecentBatch, RecentBatches
 from ..evaluation.evaluator import as_arguments
@@ -64,8 +64,8 @@ def explain(
         sentences.append(f"The last good bundle is {str(bundle)!r}.")
     path = "" if found is None else found.path
     cause = Cause(" ".join(sentences), path, tuple(samples), bundle)
-    if found is not None and found.is_empty:
-        return replace(cause, advice=f"{EMPTY_BATCH_ADVICE}.")
+    if found is not None and found.advice:
+        return replace(cause, advice=found.advice)
     if found is not None and found.in_batch:
         return replace(cause, advice="Remove or repair these samples.")
     if _is_bad_parameter(session, path):
@@ -103,7 +103,7 @@ def _advice_for_weights(session: Session) -> str:
 
 def _in_batch(found: NonFinite, batch: tuple[Any, ...]) -> NonFinite:
     """Blame the batch if one of its parts is not finite though no module shows it, as for targets."""
-    if found.in_batch or found.is_empty:
+    if found.in_batch or found.advice:
         return found
     for index, part in enumerate(batch):
         for tensor in pytree.tree_leaves(part):
