@@ -1,6 +1,7 @@
 """The code of your module classes is part of what a graph computes."""
 
 import importlib.util
+import re
 import sys
 
 import pytest
@@ -240,3 +241,97 @@ def test_values_of_a_class_that_a_call_reads_count(tmp_path, monkeypatch, old, n
     graphs[0].save_checkpoint(tmp_path / "model.fdl")
     assert graphs[1].load_checkpoint(tmp_path / "model.fdl").same_function is is_same
     assert FlowBuilder(graphs[0].block_1).build().structural_hash == graphs[0].structural_hash
+
+
+SETTINGS = """
+from argparse import Namespace
+from enum import Enum
+from types import SimpleNamespace
+from torch import nn
+
+
+class Mode(Enum):
+    SUM = 1
+    MEAN = 2
+
+
+class Own:
+    def __init__(self):
+        self.scale = 1.0
+
+
+class Constants:
+    scale = 1.0
+
+
+space = SimpleNamespace(scale=1.0, unused=1, calls=[], nested=SimpleNamespace(mode=Mode.SUM, sizes=(1, None)))
+arguments, table, own = Namespace(scale=1.0), {"scale": 1.0}, Own()
+
+
+def of_space(x):
+    return x * space.scale
+
+
+def of_nested(x):
+    return (x, space.nested.mode, space.nested.sizes)[0]
+
+
+def of_arguments(x):
+    return x * arguments.scale
+
+
+def of_table(x):
+    return x * table["scale"]
+
+
+def of_own(x):
+    return x * own.scale
+
+
+def of_class(x):
+    return x * Constants.scale
+"""
+CHANGED = {
+    "of_space": "space.scale = 2.0",
+    "of_nested": "space.nested.mode = Mode.MEAN",
+    "of_arguments": "arguments.scale = 2.0",
+    "of_table": "table['scale'] = 2.0",
+    "of_own": "own.scale = 2.0",
+    "of_class": "Constants.scale = 2.0",
+}
+
+
+def settings_module(tmp_path, name, *, method):
+    """Load the functions above, as functions of nodes or as the forward of a module each."""
+    bodies = re.findall(r"def (of_\w+)\(x\):\n    (return .*)\n", SETTINGS)
+    classes = (
+        f"\n\nclass Module_{one}(nn.Module):\n    def forward(self, x):\n        {body}\n"
+        for one, body in bodies
+    )
+    source = SETTINGS + "".join(classes if method else ())
+    path = tmp_path / f"{name}.py"
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("method", [False, True], ids=["function", "method"])
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_setting_of_a_global_object_counts_where_the_code_reads_it(tmp_path, monkeypatch, name, method):
+    monkeypatch.setitem(sys.modules, "settings_of_test", None)
+
+    def structural_hash(change=""):
+        module = settings_module(tmp_path, "settings_of_test", method=method)
+        exec(change, vars(module))
+        node = getattr(module, f"Module_{name}")() if method else getattr(module, name)
+        return FlowBuilder(nn.Linear(2, 2)).through(node).build().structural_hash
+
+    assert structural_hash() == structural_hash()
+    assert structural_hash() != structural_hash(CHANGED[name])
+    if method:
+        others = [change for one, change in CHANGED.items() if one != name]
+        assert structural_hash() == structural_hash("\n".join([*others, "space.unused = 2"]))
+        assert structural_hash() == structural_hash("space.calls.append(1)")

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dis
+from argparse import Namespace
 from collections.abc import Iterator
-from types import CodeType, FunctionType
+from enum import Enum
+from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
+
+from torch import nn
 
 from flodl.core.contents import Contents
 from flodl.core.contents.class_constants import describe_constants
@@ -71,7 +75,7 @@ def _function_words(function: FunctionType, seen: set[FunctionType]) -> Iterator
         return
     seen.add(function)
     yield repr(_code(function.__code__))
-    yield from _members(function)
+    yield from members_read(function)
     defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
     yield repr([value for value in defaults if isinstance(value, _CONSTANTS)])
     for name, value in sorted(_outside(function).items()):
@@ -84,17 +88,45 @@ def _function_words(function: FunctionType, seen: set[FunctionType]) -> Iterator
             yield from _function_words(_unwrapped(value), seen)
 
 
-def _members(function: FunctionType) -> Iterator[str]:
-    """Describe values of classes of the user that a function reads by name, such as members of enums."""
+def members_read(function: FunctionType) -> Iterator[str]:
+    """Describe what a function reads by name of classes, settings and modules of the user.
+
+    Of a class, such as an enum, that is any value; of an object, a dict or a module, a simple one.
+    """
     outside = _outside(function)
     found = set()
     for read in reads_of(function.__code__):
-        kind = outside.get(read.name) if read.scope in ("global", "free") else None
-        if isinstance(kind, type) and is_user_class(kind) and read.attributes:
-            path, value, _ = follow(kind, read.attributes)
-            if path and value is not MISSING and not isinstance(value, FunctionType | type):
-                found.add(f"reads {read.name}.{'.'.join(path)} {Contents().of(value)!r}")
+        owner = outside.get(read.name) if read.scope in ("global", "free") else None
+        is_class = isinstance(owner, type)
+        if not (read.attributes or read.keys) or not (
+            is_user_class(owner) if isinstance(owner, type) else _has_settings(owner)
+        ):
+            continue
+        path, value, _ = follow(owner, read.attributes, read.keys)
+        is_known = not isinstance(value, FunctionType | type) if is_class else _is_simple(value)
+        if path and value is not MISSING and is_known:
+            found.add(f"reads {read.name}.{'.'.join(path)} {Contents().of(value)!r}")
     yield from sorted(found)
+
+
+def _has_settings(owner: Any) -> bool:
+    """Return whether simple values of an object are settings: of a namespace, a dict, or the user's code."""
+    if isinstance(owner, ModuleType):
+        return is_user_file(getattr(owner, "__file__", None) or "")
+    if isinstance(owner, nn.Module | FunctionType):
+        return False
+    return type(owner) in (SimpleNamespace, Namespace, dict) or is_user_class(type(owner))
+
+
+def _is_simple(value: Any) -> bool:
+    """Return whether a value is a number, a text, a member of an enum, None, or a tuple of such values.
+
+    >>> _is_simple((1.0, "sum", (None, True))), _is_simple([1.0]), _is_simple(nn.ReLU())
+    (True, False, False)
+    """
+    if isinstance(value, tuple):
+        return all(map(_is_simple, value))
+    return isinstance(value, (*_CONSTANTS, Enum))
 
 
 def _outside(function: FunctionType) -> dict[str, Any]:

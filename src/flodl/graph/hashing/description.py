@@ -15,7 +15,7 @@ from torch import nn
 
 from flodl.core.contents.objects import attributes_of
 
-from .class_code import class_constants, method_words
+from .class_code import class_constants, members_read, method_words
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.Size, enum.Enum)
 
@@ -139,6 +139,8 @@ class Description:
         """Describe a Python function by its code, so that two lambdas differ if their bodies differ."""
         with self.at(Level.FUNCTIONS):
             self._code(function.__code__, function)
+            for word in members_read(function):
+                self.add(word)
         self._several("defaults", function.__defaults__, function.__kwdefaults__)
         for cell in function.__closure__ or ():
             try:
