@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -48,15 +48,18 @@ class Plan:
     notes: tuple[str, ...] = ()  # shown by --dry-run
 
 
-def make_plan(target: Target, *, append: bool = True) -> Plan:
-    """Work out what a target would run. Raise for anything that is wrong with it."""
+def make_plan(target: Target, *, append: bool = True, without: Collection[str] = ()) -> Plan:
+    """Work out what a target would run. Raise for anything that is wrong with it.
+
+    The options in `without` are left out of the settings of the manifest.
+    """
     for manifest, name in target.parents:
         decode(ManifestModel, manifest.document)
         spec = manifest.commands.entries[name]
         if isinstance(spec, Table):
             decode(CommandModel, spec, where=("commands", name))
     decode(ManifestModel, target.manifest.document)
-    return _plan_script(target, append=append) if target.kind is Kind.RUN else _plan_entry(target)
+    return _plan_script(target, append=append) if target.kind is Kind.RUN else _plan_entry(target, without)
 
 
 def _plan_script(target: Target, *, append: bool) -> Plan:
@@ -81,7 +84,7 @@ def _plan_script(target: Target, *, append: bool) -> Plan:
     return Plan(["sh", "-c", line], folder, table, notes=_unused_docker_note(table))
 
 
-def _plan_entry(target: Target) -> Plan:
+def _plan_entry(target: Target, without: Collection[str]) -> Plan:
     manifest = target.manifest
     document = manifest.document
     entry = document.value("entry")
@@ -97,6 +100,7 @@ def _plan_entry(target: Target) -> Plan:
     schema = load_schema(manifest)
     _check_contradictions(target, preset, schema)
     settings = collect_settings(document, preset, schema, project=manifest.project)
+    settings = [setting for setting in settings if setting.flag not in without]
     # Environment variables of this machine do not reach a container.
     on_host = not document.value("docker") or container.inside_container()
     settings, tail = apply_negations(settings, target.tail, schema)
