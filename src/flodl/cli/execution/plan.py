@@ -23,7 +23,7 @@ from flodl.core.errors import ManifestError
 from . import docker, shell_line
 from .entry_files import has_arguments
 from .entry_schema import changed_schema, load_schema
-from .overrides import contradictions, overridden_notes
+from .overrides import contradictions, key_problems, overridden_notes
 from .settings import (
     Setting,
     apply_negations,
@@ -98,7 +98,7 @@ def _plan_entry(target: Target, without: Collection[str]) -> Plan:
     if preset is not None:
         decode(CommandModel, preset, where=("commands", target.command))
     schema = load_schema(manifest)
-    _check_contradictions(target, preset, schema)
+    _check_options(target, preset, schema)
     settings = collect_settings(document, preset, schema, project=manifest.project)
     settings = [setting for setting in settings if setting.flag not in without]
     # Environment variables of this machine do not reach a container.
@@ -118,11 +118,12 @@ def _plan_entry(target: Target, without: Collection[str]) -> Plan:
     return _wrap(target, [*words, *target.tail], table, notes)
 
 
-def _check_contradictions(target: Target, preset: Table | None, schema: Schema | None) -> None:
+def _check_options(target: Target, preset: Table | None, schema: Schema | None) -> None:
     tables = [((), target.manifest.document), *([(("commands", target.command), preset)] if preset else [])]
     for where, table in tables:
-        for problem in contradictions(table, schema, where=where):
-            raise ManifestError(problem)
+        for check in (contradictions, key_problems):
+            for problem in check(table, schema, where=where):
+                raise ManifestError(problem)
 
 
 def _unused_docker_note(table: Mapping[str, Any]) -> tuple[str, ...]:
