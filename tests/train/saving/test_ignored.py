@@ -174,6 +174,6 @@ def test_a_rate_that_the_program_scales_first_is_ignored_too(make, data, tmp_pat
     assert list(found["ignored"]) == ["config.lr"]
     found, told = start(3, 0.1)
     assert "config.lr" not in told[-1]
-    # What the option was for cannot be told here, only that the rate of the optimizer is the saved one.
+    # The batch changed, too, so all that is certain is that the rate of the optimizer is the saved one.
     found, told = start(4, 0.3, batch=128)
     assert "config.lr is now 0.3, was 0.1; the resumed run keeps its saved lr" in told[-1]
