@@ -151,6 +151,29 @@ def test_a_ready_start_imports_no_slow_modules(checkout):
     assert not imported & {"subprocess", "shutil", "hashlib", "json", "re", "pathlib", "time", "fcntl"}
 
 
+def test_ctrl_c_while_the_interpreter_starts_is_held_back_until_the_program_handles_it(checkout):
+    make_ready(checkout)
+    source = str(SCRIPT.parent / "src")
+    program = f"import os, sys\nos.kill(os.getpid(), 2)\nsys.path.insert(0, {source!r})\nimport flodl.cli\n"
+    (checkout / ".venv/bin/fdl").write_text(program)
+    done = start(checkout, "version")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "Stopped.\n")
+
+
+def test_ctrl_c_is_held_back_in_the_program_only(checkout):
+    make_ready(checkout)
+    source = str(SCRIPT.parent / "src")
+    child = "import signal, sys; print(signal.pthread_sigmask(0, []), sys._xoptions)"
+    program = f"import subprocess, sys\nsys.path.insert(0, {source!r})\nfrom flodl.cli import ctrl_c\n"
+    program += f"ctrl_c.stop_with_one_line()\nsubprocess.run([sys.executable, '-c', {child!r}])\n"
+    (checkout / ".venv/bin/fdl").write_text(program)
+    site = str(Path(pytest.__file__).parents[1])
+    (checkout / ".venv/bin/fdl").write_text(
+        program.replace("from flodl", f"sys.path.append({site!r})\nfrom flodl")
+    )
+    assert start(checkout).stdout == "set() {}\n"
+
+
 def test_the_stamp_depends_on_everything_that_was_installed(checkout):
     make_ready(checkout, extras="test", torch="cpu")
     script = load(checkout)

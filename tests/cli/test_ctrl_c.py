@@ -54,6 +54,16 @@ def test_an_interrupt_at_an_early_import_is_one_line(project, module):
     assert interrupted_at(module, project("digits")) == (130, "Stopped.\n")
 
 
+def test_ctrl_c_is_handled_before_anything_slow_is_imported():
+    words = [sys.executable, "-X", "importtime", "-c", "import flodl.cli"]
+    done = subprocess.run(
+        words, capture_output=True, text=True, env={"PYTHONPATH": os.pathsep.join(sys.path)}
+    )
+    imported = [line.split("|")[-1].strip() for line in done.stderr.splitlines()]
+    before = imported[imported.index("flodl") : imported.index("flodl.cli.ctrl_c")]
+    assert set(before) <= {"flodl", "__future__", "atexit"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("template", ["digits", "hf"])
 @pytest.mark.parametrize("module", ["torch", "numpy._core", "flodl.train.trainer"])

@@ -14,6 +14,7 @@ from torch import nn
 
 from flodl import Loader, Trainer
 from flodl.checkpoint import (
+    best,
     every,
     last,
     latest_bundle,
@@ -760,3 +761,30 @@ def test_the_message_about_a_resume_says_how_far_the_run_had_come(make, data, tm
         "resumed after 6 updates, in epoch 2",
         "resumed after 8 updates, 2 epochs done",
     ]
+
+
+def test_other_evaluation_data_begins_the_comparison_of_early_stopping_again(make, data, tmp_path):
+    def start(epochs, labels, *, trainer=None):
+        stopping = EarlyStopping("eval_loss", patience=2)
+        trainer = trainer or make(
+            hooks=[stopping], checkpoint_dir=tmp_path, keep=best("eval_loss"), monitor=None, seed=0
+        )
+        trainer.fit(data, epochs=epochs, batch_size=8, eval_data=(data[0], labels))
+        told = [entry.event.data["message"] for entry in read(tmp_path) if entry.event.kind == "alert"]
+        return trainer, [line for line in told if "starts from scratch" in line]
+
+    start(2, data[1])
+    _, told = start(3, data[1])
+    assert told == []
+    # Much higher losses: a comparison with those before would end the run.
+    trainer, told = start(6, data[1] + 100.0)
+    assert trainer.epochs == 6
+    assert len(told) == 1
+    assert "eval_data" in told[0]
+    assert (
+        "EarlyStopping('eval_loss') starts from scratch: its best value is for other evaluation data"
+        in told[0]
+    )
+    assert "compares values of different evaluation data" in told[0]
+    trainer, told = start(9, data[1] + 200.0, trainer=trainer)
+    assert (trainer.epochs, len(told)) == (9, 2)

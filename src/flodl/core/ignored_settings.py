@@ -47,19 +47,25 @@ def ignored_as(path: str, now: Any, before: Any, *, ignored: Values, saved: Valu
     """Return the ignored setting that a program option was meant for, if any.
 
     `ignored` are the values of the program in whose place the `saved` ones apply, by name. An option with a
-    name of its own, such as `head_lr`, has to have both: an ignored value, and before that a saved one.
+    name of its own, such as `head_lr`, has to have both: an ignored value, and before that a saved one. One
+    with the same name may be scaled first: it changed by the factor by which the ignored value differs.
 
     >>> known = {"ignored": {"lr": [0.001]}, "saved": {"lr": [0.01]}}
     >>> ignored_as("config.learning_rate", 0.001, 0.01, **known)
     'lr'
     >>> ignored_as("head_lr", 0.001, 0.01, **known), ignored_as("min_lr", 0.001, 0.0, **known)
     ('lr', None)
+    >>> ignored_as("config.lr", 0.2, 0.1, ignored={"lr": [0.05]}, saved={"lr": [0.025]})
+    'lr'
     """
     last, words = path.rpartition(".")[2], f"_{_snake_case(path)}_"
     for name, values in ignored.items():
+        has_name = _snake_case(last) in (name, *_SAME.get(name, ()))
+        if has_name and _is_scaled(now, before, values, saved.get(name, ())):
+            return name
         if not _contains(values, now):
             continue
-        if _snake_case(last) in (name, *_SAME.get(name, ())):
+        if has_name:
             return name
         is_related = any(f"_{one}_" in words for one in _RELATED.get(name, (name,)))
         if is_related and _contains(saved.get(name, ()), before):
@@ -127,7 +133,22 @@ class Ignored:
         if self.ignored_as(path, now, before):
             return "ignored"
         name = _unless_read(self.read, path, before, now, ignored=self.before, saved=self.saved)
-        return "none" if name and _contains(self.saved.get(name, ()), now) else "changed"
+        if name is None:
+            return "changed"
+        saved = self.saved.get(name, ())
+        is_back = _contains(saved, now) or _is_scaled(before, now, self.before[name], saved)
+        return "none" if is_back else "changed"
+
+    def kept(self, path: str) -> str | None:
+        """Return the setting with the name of an option if this start ignores that of the program.
+
+        >>> Ignored({"lr": [0.01]}).kept("config.learning_rate"), Ignored().kept("config.learning_rate")
+        ('lr', None)
+        """
+        last = _snake_case(path.rpartition(".")[2])
+        return next(
+            (name for name in _RELATED if name in self.now and last in (name, *_SAME.get(name, ()))), None
+        )
 
     def ignored_as(self, path: str, now: Any, before: Any) -> str | None:
         """Return which setting an option was meant for if that is ignored and nothing else reads it."""
@@ -166,6 +187,24 @@ def is_same_setting(one: Any, other: Any) -> bool:
     if isinstance(one, int | float) and isinstance(other, int | float):
         return math.isclose(one, other, rel_tol=1e-6)
     return bool(one == other)
+
+
+def _is_scaled(now: Any, before: Any, ignored: Sequence[Any], saved: Sequence[Any]) -> bool:
+    """Return whether an ignored value differs from a saved one by the factor between two values of an option.
+
+    >>> [_is_scaled(0.2, 0.1, ignored=[0.05], saved=[saved]) for saved in (0.025, 0.05)]
+    [True, False]
+    """
+    if not (_is_factor(now) and _is_factor(before)):
+        return False
+    own, kept = filter(_is_factor, _parts(ignored)), [*filter(_is_factor, _parts(saved))]
+    return any(is_same_setting(now / before, one / other) for one in own for other in kept)
+
+
+def _is_factor(value: Any) -> bool:
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value != 0
+    )
 
 
 def _contains(values: Sequence[Any], value: Any) -> bool:

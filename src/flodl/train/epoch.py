@@ -27,6 +27,7 @@ from .evaluation.metrics import components_of
 from .evaluation.modes import modes_of
 from .evaluation.names import SKIPPED, as_number, check_names, check_number, with_prefix
 from .faults.nan_evaluation import nan_evaluation
+from .faults.nan_values import nan_values
 from .faults.skipped import num_skipped_in_epoch, skipped_alert
 from .learning_rate import followed_loss, forget_best, learning_rate, optimizer_settings, reset_schedule
 from .limit import check_limit
@@ -296,7 +297,8 @@ def end_epoch(run: Run, eval_data: Any) -> None:
     session, epoch = run.session, run.session.epochs
     position, schedule = session.position, session.train_step.schedule
     assert position.open_row is not None
-    row = {**position.open_row, **_evaluate(run, eval_data, epoch)}
+    opened = position.open_row
+    row = {**opened, **_evaluate(run, eval_data, epoch)}
     if schedule is not None and run.follows_loss:
         _observe_loss(run, schedule, row)
         row["lr"] = learning_rate(session.optimizer)
@@ -313,6 +315,9 @@ def end_epoch(run: Run, eval_data: Any) -> None:
     if rate != row["lr"]:
         # A hook changed it; a row contains the rate of the next update.
         row["lr"] = metrics["lr"] = rate
+    if "nan values" not in run.reported and (warning := nan_values(opened, run.progress.nan_ranks)):
+        run.reported.add("nan values")
+        run.reports.warn(warning)
     if "nan evaluation" not in run.reported and (warning := nan_evaluation(row)):
         run.reported.add("nan evaluation")
         run.reports.warn(warning)

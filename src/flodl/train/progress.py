@@ -49,6 +49,8 @@ class Progress:
     differences: list[str] = field(default_factory=list)
     # What several devices did.
     ranks: RanksReport | None = None
+    # The ranks on which a named value was NaN.
+    nan_ranks: dict[str, set[int]] = field(default_factory=dict)
     # The epochs of the graph when the last one ended.
     graph_epochs: int | None = None
     # The last batch and its loss, until `on_step_end` receives them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -12,6 +13,7 @@ from flodl.core import TrainError
 from flodl.core.formats import counted
 from flodl.data import Loader
 
+from .callbacks.other_evaluation import begin_again, compared_anyway
 from .callbacks.standard import EarlyStopping
 from .evaluation.modes import modes_of
 from .learning_rate import optimizer_settings
@@ -75,7 +77,7 @@ def resume_run(
         if not run.is_complete:  # else it is reported that the data was not used
             # A run that is evaluated from now on needs no warning.
             known = {name: one for name, one in before.items() if one is not None}
-            run.report_changed(changed_data(now, known))
+            run.report_changed([*changed_data(now, known), *_forget_other_evaluation(run, now, known)])
         return False
     bundle = find_bundle(directory, source, given=how)
     if bundle is None:
@@ -168,6 +170,9 @@ def _load(run: Run, saved: _Saved, loader: Loader, max_epochs: int | None) -> li
             record["hooks"], hooks, seeds=(own_seed, loader.seed), recorded=recorded
         )
         ignored = all_ignored(in_optimizer, elsewhere, record={**record, "hooks": hooks}, recorded=recorded)
+        forgotten = []
+        if is_own and not run.is_complete:
+            forgotten = _forget_other_evaluation(run, record, recorded)
         found = differences(
             session,
             run.hooks,
@@ -181,6 +186,7 @@ def _load(run: Run, saved: _Saved, loader: Loader, max_epochs: int | None) -> li
             ignored=ignored,
             record=record,
         )
+        found += [line for line in forgotten if line not in found]
         run.recorder.settle_hooks(recorded)
         session.start.ignored |= in_optimizer.own
         session.start.ignored_elsewhere |= elsewhere.own
@@ -200,6 +206,15 @@ def _load(run: Run, saved: _Saved, loader: Loader, max_epochs: int | None) -> li
     directory = run.saver.directory
     run.when_begun(lambda: _warn(run, move_damaged(directory, newer_than=saved.bundle)))
     return [*directory.identity.compare(directory.read_config(), parts["trainer"]), *found]
+
+
+def _forget_other_evaluation(run: Run, now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+    """If the evaluation data changed, forget best values; describe what did, and what still compares them."""
+    own, known = ({"eval_data": each.get("eval_data")} for each in (now, before))
+    if None in (own["eval_data"], known["eval_data"]) or not any(changed_data(own, known)):
+        return []
+    keep = compared_anyway(run.directory.keep, run.session.history) if run.directory is not None else []
+    return [*begin_again(run.hooks.all), *keep]
 
 
 def _report(run: Run, saved: _Saved, found: list[str], *, source: str | Path) -> None:

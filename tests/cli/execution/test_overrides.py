@@ -124,3 +124,34 @@ def test_a_sweep_over_both_spellings_is_an_error(project, capsys):
         "sweep.over.batch-size: fdl.yml:2 sweeps over the same option, --batch-size."
         in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "message"),
+    [
+        (
+            'map: {type: "dict[int]"}',
+            'map: {"b=c": 1}',
+            "commands.p.options.map: the key 'b=c' cannot be passed",
+        ),
+        (
+            'map: {type: "dict[int]"}',
+            'map: {" b": 1}',
+            "commands.p.options.map: the key ' b' cannot be passed",
+        ),
+        ("", '"b=c": 1', "the name of an option cannot contain `=`"),
+        ("", 'map: {"b=c": 1}', "the name of an option cannot contain `=`"),
+    ],
+)
+def test_a_key_that_the_command_line_would_split_is_an_error_with_its_line(
+    project, capfd, schema, options, message
+):
+    schema_line = f"schema: {{options: {{{schema}}}}}" if schema else "training: {}"
+    project({"fdl.yml": f"entry: echo\n{schema_line}\ncommands:\n  p:\n    options:\n      {options}"})
+    assert main(["p"]) == 1
+    error = capfd.readouterr().err
+    assert "fdl.yml:6: " in error
+    assert message in error
+    assert main(["config", "lint"]) == 1
+    output = capfd.readouterr()
+    assert message in output.out + output.err

@@ -66,12 +66,10 @@ def test_a_dry_run_shows_each_run_and_the_origin_of_every_value(sweep_project, c
     lines = capfd.readouterr().out.splitlines()
     assert lines[0] == "# in runs/sweep-run"
     assert "lr: 0.1, 0.4, 0.2  # fdl.yml:4" in lines
-    assert "hidden: 8, 16      # --over" in lines
+    assert "hidden: 8, 16      # --over, instead of 8 (fdl.yml:7)" in lines
     assert "metric: loss       # --metric" in lines
     assert "search: grid       # default" in lines
-    assert lines[-6].startswith(
-        "001  python train.py --hidden 8 --lr 0.1 --hidden 8 --output runs/sweep-run/001"
-    )
+    assert lines[-6].startswith("001  python train.py --lr 0.1 --hidden 8 --output runs/sweep-run/001")
     assert started(sweep_project) == []
 
 
@@ -193,6 +191,27 @@ def test_a_failed_run_is_reported_and_runs_again_only_when_asked(sweep_project, 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("script", [False, True])
+def test_a_killed_run_names_the_signal_everywhere(project, capfd, script):
+    program = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    shell = "commands: {die: {run: 'python die.py; exit $?'}}"
+    project(
+        {
+            "fdl.yml": shell if script else "entry: python die.py\ncommands: {die: {training: {}}}",
+            "die.py": program,
+        }
+    )
+    assert main(["sweep", "--over", "lr=0.1", "die"]) == 1
+    out, err = capfd.readouterr()
+    assert "killed by SIGKILL (signal 9). The system does this when memory runs out; check `dmesg`." in err
+    assert "See runs/sweep-die/001/output.log" in err
+    assert "exit code" not in err
+    assert out.splitlines()[1].endswith("failed (SIGKILL)")
+    main(["sweep", "--over", "lr=0.1", "--json", "die"])
+    run = json.loads(capfd.readouterr().out)["runs"][0]
+    assert (run["state"], run["signal"], run["exit_code"]) == ("failed", "SIGKILL", 137 if script else -9)
+
+
 def test_a_sweep_whose_runs_all_failed_does_not_ask_for_a_journal(sweep_project, capfd):
     assert main(["sweep", "--over", "lr=0.1", "--over", "hidden=13"]) == 1
     output = capfd.readouterr().err
@@ -269,6 +288,23 @@ def test_a_value_for_all_runs_of_a_swept_option_is_an_error(sweep_project, capfd
     assert "--over: --hidden is swept over, but the command also has a value" in capfd.readouterr().err
     assert main(["sweep", "wide", "--lr=5"]) == 1
     assert "fdl.yml:4: --lr is swept over, but the command also has a value" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("manifest", "line"),
+    [
+        ("entry: python train.py --lr 0.1\ncommands: {run: {training: {}}}", 1),
+        ("commands:\n  run:\n    run: python other.py --x 1 && python train.py --lr=0.1", 3),
+        ("commands:\n  run:\n    run: python train.py\n    append: --lr 0.1", 4),
+    ],
+)
+def test_a_swept_option_that_the_command_line_in_the_manifest_fixes_is_an_error(
+    project, capfd, manifest, line
+):
+    project({"fdl.yml": manifest, "train.py": "print()", "other.py": "print()"})
+    assert main(["sweep", "--dry-run", "--over", "lr=0.1,0.2", "run"]) == 1
+    assert f"fdl.yml:{line} passes --lr already. Remove it there, or the sweep" in capfd.readouterr().err
+    assert main(["sweep", "--dry-run", "--over", "x=0.1,0.2", "run"]) == 0
 
 
 def test_an_option_of_the_sweep_after_the_command_says_where_it_belongs(sweep_project, capfd):

@@ -4,11 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
-from flodl.monitor import Event, Journal, read
+from flodl.core import lock
+from flodl.monitor import Event, Journal, Monitor, read
 from flodl.monitor.exports import save_html
 from flodl.monitor.snapshot import snapshot, status
 
@@ -83,3 +85,26 @@ def test_after_kill_9_everything_up_to_the_last_second_is_shown(tmp_path):
     assert len(state["history"]) >= 4
     assert [entry.id for entry in entries] == list(range(1, len(entries) + 1))
     assert save_html(tmp_path / "run.html", [tmp_path]).stat().st_size > 50_000
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs file locks")
+def test_a_truncated_run_of_a_process_that_does_something_else_now_is_no_longer_running(tmp_path):
+    with Monitor(2, tmp_path, console=False, resources=False) as monitor:
+        monitor.log(0, {"loss": 1.0})
+        assert status(tmp_path)["state"] == "running"
+    journal = tmp_path / "journal.jsonl"
+    content = journal.read_bytes()
+    journal.write_bytes(content[: content.rindex(b'"run_end"')])
+    assert status(tmp_path)["state"] == "lost"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs file locks")
+def test_a_run_can_start_while_others_look_at_its_journal(tmp_path):
+    with Monitor(1, tmp_path, console=False, resources=False) as monitor:
+        monitor.log(0, {"loss": 1.0})
+    with open(tmp_path / "journal.jsonl", "rb") as looking:
+        assert lock.acquire(looking.fileno(), shared=True, wait=False)
+        timer = threading.Timer(0.015, lambda: lock.release(looking.fileno()))
+        timer.start()
+        Monitor(2, tmp_path, console=False, resources=False).close()
+        timer.join()

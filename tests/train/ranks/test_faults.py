@@ -1,5 +1,6 @@
 """Ranks that are killed, fail or are slow: the run continues, and each sample is trained once."""
 
+import math
 import os
 import time
 
@@ -132,3 +133,23 @@ def test_stop_ends_the_run_within_an_epoch_and_keeps_what_is_committed(make, dat
     assert (result.status, result.reason) == ("stopped", "enough")
     committed = sum(record["batches"] for record in supervision.kinds("commit"))
     assert result.steps == trainer.updates == committed
+
+
+@pytest.mark.parametrize("policy", ["sync", "cadence"])
+def test_a_value_that_is_nan_on_one_rank_is_nan_in_the_mean_and_the_warning_names_the_rank(
+    make, data, supervision, capsys, policy
+):
+    def step(model, x, y):
+        loss = (model(x) - y).square().mean()
+        return loss, {"gap": float("nan") if os.environ.get("FLODL_RANK") == "1" else 1.0, "one": 1.0}
+
+    trainer = make(None, step, policy=policy)
+    trainer.fit(data, epochs=2, batch_size=4)
+    for row in trainer.history:
+        assert math.isfinite(row["loss"])
+        assert math.isnan(row["gap"])
+        assert row["one"] == 1.0
+    told = capsys.readouterr()
+    told = told.out + told.err
+    assert told.count("the mean of 'gap' is NaN in epoch 1, because of rank 1, and the training loss is") == 1
+    assert "nan.rank" not in told

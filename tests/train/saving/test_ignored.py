@@ -160,3 +160,20 @@ def test_a_seed_and_a_setting_of_a_hook_that_are_ignored_are_not_recorded_as_cha
     found, record = start(4, 1, 0.5)
     assert not [path for path in found["changed"] if path.startswith("config.")]
     assert list(record["changed"]) == ["trainer.epochs"]
+
+
+def test_a_rate_that_the_program_scales_first_is_ignored_too(make, data, tmp_path):
+    def start(epochs, lr, batch=64):
+        model, settings = two_rates(lr * batch / 256, 0.1, {"lr": lr, "batch": batch})
+        make(model, squared, checkpoint_dir=tmp_path, **settings).fit(data, epochs=epochs, batch_size=8)
+        return summary(tmp_path), alerts(tmp_path)
+
+    start(1, 0.1)
+    found, told = start(2, 0.2)
+    assert "config.lr is ignored: it is now 0.2, was 0.1" in told[-1]
+    assert list(found["ignored"]) == ["config.lr"]
+    found, told = start(3, 0.1)
+    assert "config.lr" not in told[-1]
+    # The batch changed, too, so all that is certain is that the rate of the optimizer is the saved one.
+    found, told = start(4, 0.3, batch=128)
+    assert "config.lr is now 0.3, was 0.1; the resumed run keeps its saved lr" in told[-1]

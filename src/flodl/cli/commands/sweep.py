@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from flodl.cli.dispatch import find_target
+from flodl.cli.execution.exit_codes import describe_signal
 from flodl.cli.manifest.command_kind import Kind
 from flodl.cli.manifest.loader import Manifest
 from flodl.cli.manifest.model import ManifestModel
@@ -203,7 +204,11 @@ def _show(commands: RunCommands, search: Search, *, json_output: bool) -> None:
         ]
         click.echo(json.dumps({**facts, "planned": runs}, indent=2))
         return
-    rows = [(f"{dimension.name}: {dimension}", dimension.origin) for dimension in definition.space]
+    instead = {name: f", instead of {value}" for name, value in commands.replaced().items()}
+    rows = [
+        (f"{dimension.name}: {dimension}", dimension.origin + instead.get(dimension.name, ""))
+        for dimension in definition.space
+    ]
     settings = {**definition.settings, "runs": replace(definition.settings["runs"], value=search.num_runs)}
     rows += [
         (f"{name}: {setting.value}", setting.origin)
@@ -233,7 +238,8 @@ def _report(run: SweepRun, what: str, outcome: Outcome) -> None:
     parts += [format_duration(outcome.elapsed_s)] if outcome.elapsed_s is not None else []
     if what == "failed":
         output = relative(run.folder / trial.folder_name / OUTPUT)
-        parts.append(f"failed with exit code {trial.exit_code}: see {output}")
+        how = describe_signal(trial.signal) if trial.signal else f"failed with exit code {trial.exit_code}:"
+        parts.append(f"{how} {'See' if trial.signal else 'see'} {output}")
     elif what != "finished":
         parts.append(what)
     _say("  ".join(parts))

@@ -18,7 +18,7 @@ from flodl.cli.sweep.space_checks import sweep_problems
 from flodl.core.errors import ArgsError, FlodlError, ManifestError
 
 from .entry_schema import inline_schema, load_schema
-from .overrides import contradictions, overridden_notes
+from .overrides import contradictions, key_problems, overridden_notes
 from .settings import collect_settings
 from .start_checks import Issue, entry_issues, name_issues, script_issues
 from .value_checks import setting_problems
@@ -118,9 +118,11 @@ def _check_settings(manifest: Manifest, findings: Findings) -> None:
         collect_settings(manifest.document, preset, schema, project=manifest.project)
         for preset in (None, *presets.values())
     ]
-    findings.problems |= dict.fromkeys(contradictions(manifest.document, schema))
+    for check in (contradictions, key_problems):
+        findings.problems |= dict.fromkeys(check(manifest.document, schema))
     for name, node in presets.items():
-        findings.problems |= dict.fromkeys(contradictions(node, schema, where=("commands", name)))
+        for check in (contradictions, key_problems):
+            findings.problems |= dict.fromkeys(check(node, schema, where=("commands", name)))
         notes = overridden_notes(manifest, name, node, schema)
         findings.notes |= dict.fromkeys(f"{manifest.project}{os.sep}{note}" for note in notes)
     if schema:

@@ -1,4 +1,4 @@
-"""Options that a manifest sets more than once: contradictions, and overlay values that have no effect."""
+"""Options that a manifest sets more than once or under keys that no command line can express."""
 
 from __future__ import annotations
 
@@ -28,6 +28,23 @@ def contradictions(table: Table, schema: Schema | None, *, where: tuple[str, ...
                 f"{node.origin}: {dotted((*where, *path))}: {dotted((*where, *known[0]))} in line "
                 f"{known[1].origin.line} sets the same option, --{flag}. Keep one of them."
             )
+
+
+def key_problems(table: Table, schema: Schema | None, *, where: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield an error for every option name and map key that would be read differently on a command line."""
+    for _flag, path, node in options_set_by(table, schema):
+        if any("=" in key for key in path):
+            yield (
+                f"{node.origin}: {dotted((*where, *path))}: the name of an option cannot contain `=`. On the "
+                "command line, its value begins there."
+            )
+        for key, value in node.entries.items() if isinstance(node, Table) else ():
+            if "=" in key or key != key.strip() or not key:
+                yield (
+                    f"{value.origin}: {dotted((*where, *path))}: the key {key!r} cannot be passed to the "
+                    "program, which reads key=value: a key must not be empty, contain `=`, or begin or end "
+                    "with a space. Rename it."
+                )
 
 
 def overridden_notes(manifest: Manifest, name: str, preset: Table, schema: Schema | None) -> list[str]:

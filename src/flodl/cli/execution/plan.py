@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from flodl.core.errors import ManifestError
 from . import docker, shell_line
 from .entry_files import has_arguments
 from .entry_schema import changed_schema, load_schema
-from .overrides import contradictions, overridden_notes
+from .overrides import contradictions, key_problems, overridden_notes
 from .settings import (
     Setting,
     apply_negations,
@@ -48,15 +48,18 @@ class Plan:
     notes: tuple[str, ...] = ()  # shown by --dry-run
 
 
-def make_plan(target: Target, *, append: bool = True) -> Plan:
-    """Work out what a target would run. Raise for anything that is wrong with it."""
+def make_plan(target: Target, *, append: bool = True, without: Collection[str] = ()) -> Plan:
+    """Work out what a target would run. Raise for anything that is wrong with it.
+
+    The options in `without` are left out of the settings of the manifest.
+    """
     for manifest, name in target.parents:
         decode(ManifestModel, manifest.document)
         spec = manifest.commands.entries[name]
         if isinstance(spec, Table):
             decode(CommandModel, spec, where=("commands", name))
     decode(ManifestModel, target.manifest.document)
-    return _plan_script(target, append=append) if target.kind is Kind.RUN else _plan_entry(target)
+    return _plan_script(target, append=append) if target.kind is Kind.RUN else _plan_entry(target, without)
 
 
 def _plan_script(target: Target, *, append: bool) -> Plan:
@@ -81,7 +84,7 @@ def _plan_script(target: Target, *, append: bool) -> Plan:
     return Plan(["sh", "-c", line], folder, table, notes=_unused_docker_note(table))
 
 
-def _plan_entry(target: Target) -> Plan:
+def _plan_entry(target: Target, without: Collection[str]) -> Plan:
     manifest = target.manifest
     document = manifest.document
     entry = document.value("entry")
@@ -95,8 +98,9 @@ def _plan_entry(target: Target) -> Plan:
     if preset is not None:
         decode(CommandModel, preset, where=("commands", target.command))
     schema = load_schema(manifest)
-    _check_contradictions(target, preset, schema)
+    _check_options(target, preset, schema)
     settings = collect_settings(document, preset, schema, project=manifest.project)
+    settings = [setting for setting in settings if setting.flag not in without]
     # Environment variables of this machine do not reach a container.
     on_host = not document.value("docker") or container.inside_container()
     settings, tail = apply_negations(settings, target.tail, schema)
@@ -114,11 +118,12 @@ def _plan_entry(target: Target) -> Plan:
     return _wrap(target, [*words, *target.tail], table, notes)
 
 
-def _check_contradictions(target: Target, preset: Table | None, schema: Schema | None) -> None:
+def _check_options(target: Target, preset: Table | None, schema: Schema | None) -> None:
     tables = [((), target.manifest.document), *([(("commands", target.command), preset)] if preset else [])]
     for where, table in tables:
-        for problem in contradictions(table, schema, where=where):
-            raise ManifestError(problem)
+        for check in (contradictions, key_problems):
+            for problem in check(table, schema, where=where):
+                raise ManifestError(problem)
 
 
 def _unused_docker_note(table: Mapping[str, Any]) -> tuple[str, ...]:

@@ -15,9 +15,8 @@ import click
 from flodl.core import environment
 from flodl.core.errors import SetupError
 
+from .exit_codes import describe_signal, ending_signal
 from .signals import SignalForwarder
-
-_CRASH_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
 
 
 def child_environment(**variables: str) -> dict[str, str]:
@@ -46,10 +45,10 @@ def call(command: Sequence[str], *, cwd: Path, **variables: str) -> int:
         except OSError as error:
             raise SetupError(f"`{command[0]}` cannot be started in {cwd}: {error.strerror}.") from None
         code = signals.wait(child)
-    # sh and docker report a signal that ended their child as exit code 128 + signal.
-    reported = command[0] in ("sh", "docker") and code - 128 in _CRASH_SIGNALS
-    if code < 0 or reported:
-        _report_signal(-code if code < 0 else code - 128, interrupted=signals.interrupted)
+    if name := ending_signal(code, command[0]):
+        is_stopped = signals.interrupted and name == "SIGINT"
+        text = "Stopped." if is_stopped else f"fdl: the command was {describe_signal(name)}"
+        click.echo(text, err=True)
     return code if code >= 0 else 130 if signals.interrupted and -code == signal.SIGINT else 1
 
 
@@ -69,19 +68,6 @@ def spawn(
         )  # fmt: skip
     except OSError as error:
         raise SetupError(f"`{command[0]}` cannot be started in {cwd}: {error.strerror}.") from None
-
-
-def _report_signal(number: int, *, interrupted: bool) -> None:
-    """Print the signal that ended a child. Otherwise it would look like any other failure."""
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        return
-    if interrupted and number == signal.SIGINT:
-        click.echo("Stopped.", err=True)
-        return
-    hint = " The system does this when memory runs out; check `dmesg`." if name == "SIGKILL" else ""
-    click.echo(f"fdl: the command was killed by {name} (signal {number}).{hint}", err=True)
 
 
 def _find_program(program: str, cwd: Path, path: str) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from flodl.cli.args.parameter import format_value
 from flodl.cli.args.schema import Schema
 from flodl.cli.execution.entry_schema import changed_schema, load_schema
 from flodl.cli.execution.plan import Plan, make_plan
@@ -45,7 +47,7 @@ class RunCommands:
         words = Setting(self.folder_option, folder, "", f"options.{self.folder_option}").words(schema)
         if resume and (saved := _resume_words(schema, self.sweep / folder_name)):
             words += [saved[0], self._path_for(saved[1], target.manifest.folder)]
-        plan = make_plan(_with_words(target, [*_option_words(values, schema), *words]))
+        plan = make_plan(_with_words(target, [*_option_words(values, schema), *words]), without=values)
         origins = {dimension.name: dimension.origin for dimension in definition.space}
         swept = {
             name: {**plan.table[name], "origin": f"{origins[name]} (sweep, run {folder_name})"}
@@ -71,16 +73,32 @@ class RunCommands:
                     f"{dimension.origin}: --{dimension.name} is swept over, but the command also has a value "
                     f"for it, which no run would use. Remove --{dimension.name} there, or its sweep."
                 )
+            if place := _fixed_at(dimension.name, target):
+                raise SetupError(
+                    f"{dimension.origin}: --{dimension.name} is swept over, but the command line at {place} "
+                    f"passes --{dimension.name} already. Remove it there, or the sweep over it."
+                )
         if schema and any(value_problems(space, schema)):
             schema = changed_schema(target.manifest, schema) or schema
             for problem in value_problems(space, schema):
                 raise SetupError(problem)
 
+    def replaced(self) -> dict[str, str]:
+        """Return the value that the manifest has for each swept option, with its origin."""
+        first = {one.name: one.points()[0] for one in self.definition.space if one.name == PRESET}
+        table = make_plan(self._target(first)).table
+        found = {one.name: table.get(one.name, {}) for one in self.definition.space}
+        return {
+            name: f"{format_value(entry['value'])} ({entry['origin']})"
+            for name, entry in found.items()
+            if entry and entry["origin"] != "default"
+        }
+
     def record(self, values: dict[str, Any]) -> RunRecord:
         """Return what a run with these values is made with, except for its folder."""
         target = self._target(values)
         schema = None if target.kind is Kind.RUN else load_schema(target.manifest)
-        table = make_plan(_with_words(target, _option_words(values, schema))).table
+        table = make_plan(_with_words(target, _option_words(values, schema)), without=values).table
         settings = {name: dict(entry) for name, entry in table.items() if name != self.folder_option}
         return RunRecord(json.loads(json.dumps(settings)), program_files(target))
 
@@ -118,6 +136,26 @@ def _option_words(values: dict[str, Any], schema: Schema | None) -> list[str]:
         for name, value in options.items()
         for word in Setting(name, value, "", f"options.{name}").words(schema)
     ]
+
+
+def _fixed_at(name: str, target: Target) -> str:
+    """Return where the manifest passes an option in the text of a command line, or an empty string.
+
+    Of a script, only the last command counts, because the values of a run are appended to it.
+    """
+    table = target.spec if target.kind is Kind.RUN else target.manifest.document
+    for key in ("run", "append") if target.kind is Kind.RUN else ("entry",):
+        lexer = shlex.shlex(str(table.value(key) or ""), posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        try:
+            words = list(lexer)
+        except ValueError:  # an open quote, which the shell itself will report
+            continue
+        operators = [at for at, word in enumerate(words) if word and set(word) <= set(";&|()")]
+        last = words[operators[-1] + 1 :] if operators else words
+        if any(word.partition("=")[0] == f"--{name}" for word in last):
+            return str(table.entries[key].origin.relative_to(target.manifest.project))
+    return ""
 
 
 def _with_words(target: Target, words: list[str]) -> Target:

@@ -13,7 +13,7 @@ from flodl.core.files import write_atomic
 from flodl.core.formats import format_duration, format_metric
 from flodl.core.metric_modes import Mode
 
-from .trials import Outcome
+from .trials import Outcome, Trial
 
 TABLE = "table.csv"
 
@@ -52,7 +52,7 @@ def table_text(outcomes: Sequence[Outcome], metric: str, mode: Mode) -> str:
                 _short(found.get("epoch") or found.get("step") or "—"),
                 _number(found.get("last")),
                 "—" if outcome.elapsed_s is None else format_duration(outcome.elapsed_s),
-                outcome.trial.state,
+                _state(outcome.trial),
             ]
         )
     widths = [max(map(len, column)) for column in zip(*rows)]
@@ -86,6 +86,7 @@ def as_json(folder: Path, outcomes: Sequence[Outcome], metric: str, mode: Mode) 
             "folder": str(outcome.folder),
             "state": outcome.trial.state,
             "exit_code": outcome.trial.exit_code,
+            "signal": outcome.trial.signal,
             "values": outcome.trial.values,
             "result": outcome.result(metric),
             "elapsed_s": outcome.elapsed_s,
@@ -94,6 +95,10 @@ def as_json(folder: Path, outcomes: Sequence[Outcome], metric: str, mode: Mode) 
         for outcome in sorted_by_result(outcomes, metric, mode)
     ]
     return {"folder": str(folder), "metric": metric or None, "mode": mode, "runs": runs}
+
+
+def _state(trial: Trial) -> str:
+    return f"{trial.state} ({trial.signal})" if trial.state == "failed" and trial.signal else trial.state
 
 
 def _number(value: Any) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from flodl.cli.execution.exit_codes import ending_signal
 from flodl.cli.execution.runner import start_plan
 from flodl.core import lock
 from flodl.core.errors import SetupError
@@ -165,7 +166,7 @@ class SweepRun:
             if (code := child.poll()) is None:
                 continue
             del self.children[number]
-            ended = replace(trial, exit_code=code, pid=None)
+            ended = replace(trial, exit_code=code, signal=_ending_signal(child), pid=None)
             if code and (self.stopped_by or code == _SAVED):
                 self._finish(number, self._state_from_journal(ended))
             else:
@@ -210,6 +211,13 @@ class SweepRun:
                 signal.signal(number, handler)
             for child in self.children.values():  # an error stopped the sweep
                 child.terminate()
+
+
+def _ending_signal(child: subprocess.Popen[bytes]) -> str | None:
+    """Return the name of the signal that ended a run, or None."""
+    command = child.args
+    program = str(command[0]) if isinstance(command, list) else ""
+    return ending_signal(child.returncode, program)
 
 
 @contextlib.contextmanager

@@ -34,6 +34,7 @@ class Trial:
     values: dict[str, Any]
     state: State = "running"
     exit_code: int | None = None
+    signal: str | None = None  # the name of the one that killed it
     pid: int | None = None
     process_s: float | None = None  # when the process started, which tells a reused pid from this one
     started_s: float = field(default_factory=time.time)
@@ -50,7 +51,9 @@ class Trial:
 
     def with_process(self, pid: int) -> Trial:
         """Return the trial as it runs now in a process."""
-        return replace(self, state="running", pid=pid, process_s=_process_start_s(pid), exit_code=None)
+        return replace(
+            self, state="running", pid=pid, process_s=_process_start_s(pid), exit_code=None, signal=None
+        )
 
     def is_alive(self) -> bool:
         """Return whether its process still runs, for example after the sweep itself was killed."""

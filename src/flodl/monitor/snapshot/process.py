@@ -19,13 +19,18 @@ def is_alive(facts: Mapping[str, Any], *, started_s: float | None, last_s: float
     A pid that was reused by another process and a zombie both count as ended.
     """
     pid = facts.get("pid")
-    if not isinstance(pid, int) or facts.get("host") != socket.gethostname():
+    if not isinstance(pid, int) or not is_local(facts):
         return time.time() - last_s < _QUIET_S
     psutil: Any = import_module("psutil")
     try:
         return _is_running(psutil, pid, started_s)
     except (ValueError, OverflowError):  # not a valid pid
         return False
+
+
+def is_local(facts: Mapping[str, Any]) -> bool:
+    """Return whether a run was started on this host."""
+    return bool(facts.get("host") == socket.gethostname())
 
 
 def _is_running(psutil: Any, pid: int, started_s: float | None) -> bool:

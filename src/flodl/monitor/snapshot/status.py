@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ..journal import Entry, Reader
-from .process import is_alive
+from ..journal.writer_lock import is_unlocked
+from .process import is_alive, is_local
 from .starts import Start, shown_start, starts_of
 
 # A run's folder, its journal, or a reader that is already open.
@@ -47,7 +49,7 @@ def status(
     if not starts:
         return {**state, **_without_start(reader, state, live=live, rank=rank)}
     last = starts[-1]
-    running = last.end is None and (_is_alive(last, written.st_mtime) if live is None else live)
+    running = last.end is None and (_is_alive(last, reader.path) if live is None else live)
     shown = shown_start(reader, starts, rank, is_running=running)
     state |= {
         "name": _name(shown.facts, folder) if live is None else str(shown.facts.get("name") or folder),
@@ -75,8 +77,14 @@ def _without_start(reader: Reader, state: dict[str, Any], *, live: bool | None, 
     return {"state": "running" if live else "lost"}
 
 
-def _is_alive(start: Start, written_s: float) -> bool:
-    return is_alive(start.first.event.data, started_s=start.first.event.time_s, last_s=written_s)
+def _is_alive(start: Start, journal: Path) -> bool:
+    """Return whether the process of a start still runs and writes the journal."""
+    facts, written_s = start.first.event.data, journal.stat().st_mtime
+    if not is_alive(facts, started_s=start.first.event.time_s, last_s=written_s):
+        return False
+    # A process may outlive its run, as that of a notebook does. It has then released the journal, even if the
+    # line with the end was lost.
+    return not (is_local(facts) and is_unlocked(journal))
 
 
 def _end_of(start: Start) -> dict[str, Any]:

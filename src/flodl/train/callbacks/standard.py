@@ -102,6 +102,14 @@ class MetricWatcher:
             self.restart = f"{type(self).__name__}({self.metric!r}, mode={self.mode!r}) starts from scratch: "
             self.restart += f"the saved best value is for {before}"
 
+    def begin_again(self, why: str) -> bool:
+        """Start from scratch, and note why; return whether there was a best value to forget."""
+        if self._patience.best is None:
+            return False
+        self._patience.reset()
+        self.restart = f"{type(self).__name__}({self.metric!r}) starts from scratch: {why}"
+        return True
+
 
 # Names that other frameworks use, and what to write here.
 _ELSEWHERE = {

@@ -16,6 +16,8 @@ PREFIX = "eval_"
 SKIPPED = "skipped_updates"
 # The same on one of several ranks, where each trains batches of its own; the rank follows.
 SKIPPED_ON = f"{SKIPPED}.rank"
+# A value that is NaN on one of several ranks; the rank, a dot and the name follow.
+NAN_ON = "nan.rank"
 
 
 def check_names(values: Iterable[str], *, metrics: Mapping[str, Any] | None = None) -> None:

@@ -29,7 +29,7 @@ from flodl.distributed.supervisor import (
 
 from ..epoch import begin_epoch, begin_run, end_epoch, end_training
 from ..evaluation.modes import modes_of
-from ..evaluation.names import SKIPPED, SKIPPED_ON
+from ..evaluation.names import NAN_ON, SKIPPED, SKIPPED_ON
 from ..evaluation.pieces import Pieces, compare_pieces
 from ..run import Run
 from .adopt import Progress, adopt, settings_for_ranks, sums_of
@@ -239,7 +239,11 @@ class RanksFit:
         sums = dict(report.sums)
         skipped = int(sums.pop(SKIPPED, (0.0, 0.0))[0])
         skipped_on = [int(name[len(SKIPPED_ON) :]) for name in sums if name.startswith(SKIPPED_ON)]
-        sums = {name: each for name, each in sums.items() if not name.startswith(SKIPPED_ON)}
+        for name in sums:
+            if name.startswith(NAN_ON):
+                rank, _, value = name[len(NAN_ON) :].partition(".")
+                run.progress.nan_ranks.setdefault(value, set()).add(int(rank))
+        sums = {name: each for name, each in sums.items() if not name.startswith((SKIPPED_ON, NAN_ON))}
         for name, (total, weight) in sums.items():
             known = progress.sums.get(name, (0.0, 0.0))
             progress.sums[name] = (known[0] + total, known[1] + weight)

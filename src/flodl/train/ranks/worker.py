@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ from ..batches.samples import SampleCounts, num_samples_of_batch
 from ..build import build_optimizer
 from ..evaluation.evaluator import as_arguments
 from ..evaluation.modes import restore_modes
-from ..evaluation.names import SKIPPED, SKIPPED_ON
+from ..evaluation.names import NAN_ON, SKIPPED, SKIPPED_ON
 from .optimizer_state import load_optimizer_state
 from .payload import Payload, set_process_flags
 
@@ -158,6 +159,8 @@ class TrainerWorker:
             for name, value in zip(names, sums):
                 known = found.get(name, (0.0, 0.0))
                 found[name] = (known[0] + value, known[1] + weight)
+        for name in [name for name, (total, _) in found.items() if math.isnan(total)]:
+            found[f"{NAN_ON}{self._rank}.{name}"] = (1.0, 1.0)
         skipped = state["num_skipped"] - self._num_skipped
         self._num_skipped = state["num_skipped"]
         return {**found, SKIPPED: (float(skipped), 1.0)}

@@ -21,6 +21,8 @@ def changed_config(
     ['config.width is now 8, was 9', 'config.mixup is no longer set, was 0.2']
     >>> list(changed_config({"lr": 0.1}, {"lr": 0.2}, Ignored({"lr": [0.1]})))
     ['config.lr is ignored: it is now 0.1, was 0.2']
+    >>> list(changed_config({"lr": 0.1}, {"lr": 0.2}, Ignored({"lr": [0.03]})))
+    ['config.lr is now 0.1, was 0.2; the resumed run keeps its saved lr']
     """
     ignored = ignored or Ignored()
     for name in (*own, *(name for name in saved if name not in own)):
@@ -39,7 +41,9 @@ def _changed_setting(path: str, now: Any, before: Any, ignored: Ignored) -> Iter
     effect = ignored.effect_of(path, now, before)
     if effect != "none":
         is_now = "is ignored: it is now" if effect == "ignored" else "is now"
-        yield f"{path} {is_now} {now!r}, {was}"
+        kept = ignored.kept(path) if effect == "changed" else None
+        more = f"; the resumed run keeps its saved {kept}" if kept else ""
+        yield f"{path} {is_now} {now!r}, {was}{more}"
 
 
 def _known(value: Any) -> Any:
