@@ -6,7 +6,6 @@ Imported only to compile.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -186,22 +185,18 @@ def _writes(node: Node) -> bool:
 
 def _fuse(graph: Graph, node: Node, arguments: dict[str, Any], logits: Node) -> None:
     target, ignore_index = arguments["target"], arguments["ignore_index"]
-    with graph.inserting_before(node), torch.no_grad():
+
+    def call(target: Any, *arguments: Any) -> Node:
+        return fx.insert_early_call(graph, target, arguments)
+
+    with graph.inserting_before(node):
         if fx.fake_value(logits).dim() != 2:
             shape = fx.fake_value(arguments["input"]).shape
-            logits = _call(graph, torch.reshape, (logits, [*shape]))
-        rows = _call(graph, FORWARD, (logits, target, ignore_index))
-        loss = _call(graph, torch.sum, (_call(graph, operator.getitem, (rows, 0)),))
+            logits = call(torch.reshape, logits, [*shape])
+        rows = call(FORWARD, logits, target, ignore_index)
+        loss = call(torch.sum, call(operator.getitem, rows, 0))
         if arguments["reduction"] == "mean":
-            count = _call(graph, torch.sum, (_call(graph, torch.ne, (target, ignore_index)),))
-            loss = _call(graph, torch.div, (loss, count))
+            count = call(torch.sum, call(torch.ne, target, ignore_index))
+            loss = call(torch.div, loss, count)
     node.replace_all_uses_with(loss)
     graph.erase_node(node)
-
-
-def _call(graph: Graph, target: Any, arguments: Sequence[Any]) -> Node:
-    """Insert a call into a graph before autograd."""
-    node = graph.call_function(target, tuple(arguments))
-    values = torch.fx.node.map_arg(tuple(arguments), lambda node: node.meta["example_value"])
-    node.meta["example_value"] = target(*values)
-    return node

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -32,6 +33,11 @@ _VALUE_KEYS = "val", "tensor_meta", "unbacked_bindings", "eager_input_vals"
 def fake_value(node: Any) -> Any:
     """Return the fake value of a node; it has another name in a graph before autograd."""
     return node.meta.get("val", node.meta.get("example_value")) if isinstance(node, Node) else None
+
+
+def fake_mode(node: Node) -> AbstractContextManager[Any]:
+    """Return the mode in which new tensors are fake, like the value of this node."""
+    return node.meta["val"].fake_mode  # type: ignore[no-any-return]
 
 
 def is_cuda_float32(node: Node) -> bool:
@@ -60,6 +66,15 @@ def insert_call(
         copy_meta(instead_of, node)
     values = torch.fx.node.map_arg(arguments, lambda node: node.meta["val"])
     node.meta["val"] = target(*values, **named)
+    return node
+
+
+def insert_early_call(graph: Graph, target: Any, arguments: tuple[Any, ...], **named: Any) -> Node:
+    """Insert a call node into a graph before autograd, and compute its fake value."""
+    node = graph.call_function(target, arguments, named)
+    values = torch.fx.node.map_arg(arguments, lambda node: node.meta["example_value"])
+    with torch.no_grad():
+        node.meta["example_value"] = target(*values, **named)
     return node
 
 

@@ -31,6 +31,8 @@ from .matmul import BatchAndSplitMatmuls
 from .mutated_buffers import CloneMutatedBuffers
 from .narrow_matmuls import MatmulsIn16Bits
 from .padding import AlignMatmuls
+from .patches import PatchesAsMatmuls
+from .repeated_positions import SumRepeatedPositions
 from .row_order import MatmulInStorageOrder
 from .weight_casts import CastWeightsTogether
 from .weight_gradients import WeightGradientsInFloat32
@@ -126,7 +128,7 @@ def inductor_options(*, tune: str | None = None) -> dict[str, Any]:
     return {
         **tuning,
         "fallback_random": True,
-        "pre_grad_custom_pass": FuseCrossEntropy(),
+        "pre_grad_custom_pass": PassSequence(FuseCrossEntropy(), PatchesAsMatmuls()),
         "joint_custom_pre_pass": PassSequence(
             DecomposeGruCells(),
             DecomposeAddmm(),
@@ -134,6 +136,7 @@ def inductor_options(*, tune: str | None = None) -> dict[str, Any]:
             MatmulInStorageOrder(),
             RecognizeCausalMasks(),
             AttentionWithoutCopies(),
+            SumRepeatedPositions(),
             AlignMatmuls(),
         ),
         # After torch's own passes, which would remove the copies of buffers.

@@ -1,0 +1,96 @@
+"""Convolutions over separate patches, computed as matmuls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flodl.engine.compile.passes.patches import PatchesAsMatmuls
+
+from .rewritten_programs import counted
+
+pytestmark = [
+    pytest.mark.usefixtures("passes_on_cpu"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),  # torch's compiler
+    pytest.mark.filterwarnings("ignore:mkldnn_matmul failed"),
+]
+BF16 = torch.bfloat16
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled_before():
+    torch._dynamo.reset()
+
+
+def num_left(layer: nn.Module, images: Tensor, *, autocast: bool = True) -> list[int]:
+    """Compile a layer and compare it with eager mode; return how many convolutions it kept."""
+    change, counts = counted(PatchesAsMatmuls, torch.conv2d)
+    results: list[list[Tensor]] = []
+    options: dict[str, Any] = {"pre_grad_custom_pass": change}
+    for called in (layer, torch.compile(layer, options=options, dynamic=False)):
+        inputs = images.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+        layer.zero_grad()
+        with torch.autocast("cpu", BF16, enabled=autocast):
+            result = called(inputs)
+        (result.float() * torch.linspace(-1, 1, result.numel()).reshape(result.shape)).sum().backward()
+        assert inputs.grad is not None
+        grads = [parameter.grad for parameter in layer.parameters() if parameter.grad is not None]
+        results.append([result, inputs.grad, *grads])
+    for theirs, ours in zip(*results, strict=True):
+        assert ours.dtype == theirs.dtype
+        if theirs is results[0][0]:
+            assert ours.stride() == theirs.stride()
+        scale = theirs.float().abs().max().item()
+        torch.testing.assert_close(ours.float(), theirs.float(), rtol=0, atol=2e-2 * scale)
+    return counts
+
+
+def images(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("bias", [True, False])
+def test_separate_patches_are_multiplied(memory_format: torch.memory_format, bias: bool) -> None:
+    layer = nn.Conv2d(3, 8, 4, stride=4, bias=bias).to(memory_format=memory_format)
+    assert num_left(layer, images(2, 3, 8, 12).to(memory_format=memory_format)) == [0]
+
+
+def test_patches_may_be_wide() -> None:
+    assert num_left(nn.Conv2d(3, 8, (2, 3), stride=(2, 3)), images(2, 3, 8, 12)) == [0]
+
+
+def test_the_result_can_be_flattened_as_in_a_vision_transformer() -> None:
+    class Patches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 8, 4, stride=4)
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.conv(images).view(2, 8, -1).permute(0, 2, 1)
+
+    assert num_left(Patches(), images(2, 3, 8, 12)) == [0]
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(4, 8, 3, stride=2),
+        nn.Conv2d(4, 8, 2, stride=2, padding=1),
+        nn.Conv2d(4, 8, 2, stride=2, dilation=2),
+        nn.Conv2d(4, 8, 2, stride=2, groups=2),
+        nn.Conv2d(4, 8, 5, stride=5),
+        nn.Conv2d(4, 8, 1),
+        nn.Conv2d(4, 8, 2, stride=2, padding="valid"),
+    ],
+    ids=str,
+)
+def test_other_convolutions_are_kept(layer: nn.Module) -> None:
+    assert num_left(layer, images(2, 4, 8, 12)) == [1]
+
+
+def test_convolutions_in_float32_are_kept() -> None:
+    assert num_left(nn.Conv2d(3, 8, 4, stride=4), images(2, 3, 8, 12), autocast=False) == [1]
