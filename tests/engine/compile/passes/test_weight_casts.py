@@ -101,3 +101,14 @@ def test_a_compiled_step_with_autocast_computes_the_same_with_the_pass() -> None
         found.append([loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())])
     assert all(map(torch.equal, *found))
     assert counts[0] == 1  # in the forward
+
+
+def test_weights_that_are_read_as_one_matrix_are_cast_into_one() -> None:
+    def program(x: Tensor, one: Tensor, other: Tensor, third: Tensor) -> tuple[Tensor, ...]:
+        rows = cast(torch.ops.aten.cat.default([one, other]), torch.bfloat16)
+        return x @ rows.permute(1, 0), x @ cast(third, torch.bfloat16)
+
+    x = torch.randn(4, 8, dtype=torch.bfloat16)
+    graph = changed(program, x, torch.randn(6, 8), torch.randn(2, 8), torch.randn(8, 3))
+    assert (num_calls(graph, together), num_calls(graph, cast)) == (1, 0)
+    assert num_calls(graph, torch.ops.aten.cat.default) == 0

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph, Node
 
-from . import fx
+from . import early_graph, fx
 
 # Torch's own kernels are fast enough for fewer classes.
 _MIN_CLASSES = 4096
@@ -30,10 +30,6 @@ _DEFAULTS = {
     "label_smoothing": 0.0,
 }
 _CASTS_AND_VIEWS = {"float", "to", "view", "reshape", "flatten", "contiguous", torch.flatten, torch.reshape}
-# Such as `operator.iadd`.
-_WRITING_OPERATORS = {"setitem"} | {
-    name for name in vars(operator) if f"__{name}__" in vars(operator) and name[0] == "i"
-}
 
 
 # Logits are read where they are, for example as a part of padded rows.
@@ -121,7 +117,7 @@ class FuseCrossEntropy(CustomGraphPass):
                 _fuse(graph, node, arguments, logits)
 
     def uuid(self) -> Any:
-        return get_hash_for_files((__file__, fx.__file__), "fused cross entropy")
+        return get_hash_for_files((__file__, early_graph.__file__, fx.__file__), "fused cross entropy")
 
 
 def _is_supported(node: Node, arguments: dict[str, Any]) -> bool:
@@ -155,39 +151,18 @@ def _narrow_source(node: Node, logits: Node) -> Node | None:
             return None
         if value.dtype in _NARROW:
             # If nothing has changed since the cast.
-            return None if source is not logits and _is_written_between(source, node) else source
+            return None if source is not logits and early_graph.is_written_between(source, node) else source
         if value.dtype is not torch.float32 or source.target not in _CASTS_AND_VIEWS or not source.args:
             return None
         source = source.args[0]  # type: ignore[assignment]
     return None
 
 
-def _is_written_between(first: Node, last: Node) -> bool:
-    """Return whether a call between two nodes may write to a tensor, as programs do before autograd."""
-    node = first.next
-    while node is not last and not _writes(node):
-        node = node.next
-    return node is not last
-
-
-def _writes(node: Node) -> bool:
-    if node.op not in ("call_function", "call_method"):
-        return node.op == "call_module"
-    if node.kwargs.get("out") is not None or node.kwargs.get("inplace"):
-        return True
-    if isinstance(node.target, torch._ops.OpOverload):
-        return bool(node.target._schema.is_mutable)
-    if getattr(node.target, "__module__", None) == "torch.nn.functional" and True in node.args:
-        return True  # perhaps `inplace`
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return name.endswith("_") or name in _WRITING_OPERATORS
-
-
 def _fuse(graph: Graph, node: Node, arguments: dict[str, Any], logits: Node) -> None:
     target, ignore_index = arguments["target"], arguments["ignore_index"]
 
     def call(target: Any, *arguments: Any) -> Node:
-        return fx.insert_early_call(graph, target, arguments)
+        return early_graph.insert_call(graph, target, arguments)
 
     with graph.inserting_before(node):
         if fx.fake_value(logits).dim() != 2:

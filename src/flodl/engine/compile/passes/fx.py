@@ -69,15 +69,6 @@ def insert_call(
     return node
 
 
-def insert_early_call(graph: Graph, target: Any, arguments: tuple[Any, ...], **named: Any) -> Node:
-    """Insert a call node into a graph before autograd, and compute its fake value."""
-    node = graph.call_function(target, arguments, named)
-    values = torch.fx.node.map_arg(arguments, lambda node: node.meta["example_value"])
-    with torch.no_grad():
-        node.meta["example_value"] = target(*values, **named)
-    return node
-
-
 def copy_meta(old: Node, new: Node) -> None:
     """Copy the metadata of a node to the one that replaces it, except for its value.
 

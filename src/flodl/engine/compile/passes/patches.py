@@ -9,8 +9,7 @@ from torch import Tensor
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph, Node
 
-from . import fx
-from .fx import insert_early_call
+from . import early_graph, fx
 
 _aten = torch.ops.aten
 _NARROW = torch.bfloat16, torch.float16
@@ -41,7 +40,7 @@ class PatchesAsMatmuls(CustomGraphPass):
                 _rewrite(graph, node, arguments)
 
     def uuid(self) -> Any:
-        return get_hash_for_files((__file__, fx.__file__), "patches as matmuls")
+        return get_hash_for_files((__file__, early_graph.__file__, fx.__file__), "patches as matmuls")
 
 
 def _is_supported(node: Node, arguments: dict[str, Any]) -> bool:
@@ -78,7 +77,7 @@ def _rewrite(graph: Graph, node: Node, arguments: dict[str, Any]) -> None:
     order = [3, 5, 1] if is_channels_last else [1, 3, 5]
 
     def call(target: Any, *arguments: Any, **named: Any) -> Node:
-        return insert_early_call(graph, target, arguments, **named)
+        return early_graph.insert_call(graph, target, arguments, **named)
 
     def cast(value: Node) -> Node:
         is_cast = fx.fake_value(value).dtype is result.dtype

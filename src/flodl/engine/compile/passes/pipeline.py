@@ -32,6 +32,7 @@ from .mutated_buffers import CloneMutatedBuffers
 from .narrow_matmuls import MatmulsIn16Bits
 from .padding import AlignMatmuls
 from .patches import PatchesAsMatmuls
+from .projections import MergeProjections
 from .repeated_positions import SumRepeatedPositions
 from .row_order import MatmulInStorageOrder
 from .weight_casts import CastWeightsTogether
@@ -128,7 +129,7 @@ def inductor_options(*, tune: str | None = None) -> dict[str, Any]:
     return {
         **tuning,
         "fallback_random": True,
-        "pre_grad_custom_pass": PassSequence(FuseCrossEntropy(), PatchesAsMatmuls()),
+        "pre_grad_custom_pass": PassSequence(FuseCrossEntropy(), PatchesAsMatmuls(), MergeProjections()),
         "joint_custom_pre_pass": PassSequence(
             DecomposeGruCells(),
             DecomposeAddmm(),

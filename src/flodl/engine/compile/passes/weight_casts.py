@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -28,16 +29,33 @@ _VIEWS = {_aten.permute.default, _aten.view.default, _aten.reshape.default, _ate
 
 
 @torch.library.custom_op("flodl::cast_together", mutates_args=())
-def cast_together(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    """Return the tensors in another dtype, cast by a few large kernels."""
-    results = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
-    torch._foreach_copy_(results, [*tensors])
+def cast_together(tensors: Sequence[Tensor], counts: Sequence[int], dtype: torch.dtype) -> list[Tensor]:
+    """Return tensors in another dtype, cast by a few large kernels.
+
+    Each result consists of as many tensors as its count says: of one, or of several whose rows follow each
+    other.
+    """
+    results: list[Tensor] = _fake(tensors, counts, dtype)
+    parts: list[Tensor] = []
+    for result, group in zip(results, _split(tensors, counts)):
+        parts += [result] if len(group) == 1 else torch.split(result, [*map(len, group)])
+    torch._foreach_copy_(parts, [*tensors])
     return results
 
 
+def _split(tensors: Sequence[Tensor], counts: Sequence[int]) -> list[Sequence[Tensor]]:
+    ends = list(itertools.accumulate(counts))
+    return [tensors[end - count : end] for end, count in zip(ends, counts)]
+
+
 @cast_together.register_fake
-def _fake(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    return [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
+def _fake(tensors: Sequence[Tensor], counts: Sequence[int], dtype: torch.dtype) -> list[Tensor]:
+    return [
+        torch.empty_like(group[0], dtype=dtype)
+        if len(group) == 1
+        else group[0].new_empty((sum(map(len, group)), *group[0].shape[1:]), dtype=dtype)
+        for group in _split(tensors, counts)
+    ]
 
 
 class CastWeightsTogether(CustomGraphPass):
@@ -61,15 +79,26 @@ class CastWeightsTogether(CustomGraphPass):
 
 
 def _is_weight_cast(node: Node) -> bool:
-    weight = node.args[0]
-    if not isinstance(weight, Node) or weight.op != "placeholder" or not fx.is_cuda_float32(weight):
-        return False
+    weights = _weights(node)
     # What the graph overwrites must be read at its place.
-    if fx.is_mutated(weight):
+    if not weights or not all(fx.is_cuda_float32(weight) and not fx.is_mutated(weight) for weight in weights):
         return False
     # The backward may read the result as well.
     readers = [user for user in _readers(node) if user.op != "output"]
     return bool(readers) and all(user.target in _MATMULS for user in readers)
+
+
+def _weights(cast: Node) -> list[Node]:
+    """Return the inputs of the graph that a node casts: one, or several whose rows follow each other."""
+    source = cast.args[0]
+    assert isinstance(source, Node)
+    if source.target is not _aten.cat.default:
+        return [source] if source.op == "placeholder" else []
+    parts = source.args[0]
+    assert isinstance(parts, list | tuple)
+    is_rows = source.args[1:] in ((), (0,)) and not source.kwargs
+    is_cat = is_rows and all(isinstance(part, Node) and part.op == "placeholder" for part in parts)
+    return [part for part in parts if isinstance(part, Node)] if is_cat else []
 
 
 def _readers(node: Node) -> Iterator[Node]:
@@ -82,14 +111,18 @@ def _readers(node: Node) -> Iterator[Node]:
 
 
 def _cast_together(graph: Graph, casts: Sequence[Node], dtype: torch.dtype) -> None:
-    weights = list(dict.fromkeys(cast.args[0] for cast in casts))
+    sources = list(dict.fromkeys(cast.args[0] for cast in casts))
+    groups = list({cast.args[0]: _weights(cast) for cast in casts}.values())
+    tensors = [weight for group in groups for weight in group]
     first = next(node for node in graph.nodes if node.op != "placeholder")
     with graph.inserting_before(first):
-        together = insert_call(graph, torch.ops.flodl.cast_together.default, (weights, dtype))
+        arguments = tensors, [len(group) for group in groups], dtype
+        together = insert_call(graph, torch.ops.flodl.cast_together.default, arguments)
         results = {
-            weight: insert_call(graph, operator.getitem, (together, index))
-            for index, weight in enumerate(weights)
+            source: insert_call(graph, operator.getitem, (together, index))
+            for index, source in enumerate(sources)
         }
     for cast in casts:
         cast.replace_all_uses_with(results[cast.args[0]])
         graph.erase_node(cast)
+    graph.eliminate_dead_code()
