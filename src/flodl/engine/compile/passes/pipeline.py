@@ -16,6 +16,7 @@ from torch.fx import Graph, Node
 from . import fx
 from .attention import AttentionWithoutCopies
 from .causal_masks import RecognizeCausalMasks
+from .concatenations import ComputePartsSeparately
 from .cross_entropy import FuseCrossEntropy
 from .fx import (
     concat_columns,
@@ -144,7 +145,11 @@ def inductor_options(*, tune: str | None = None) -> dict[str, Any]:
         "joint_custom_post_pass": CloneMutatedBuffers(),
         "post_grad_custom_pre_pass": PassSequence(MergeMatmulSums(), MergeRowSums()),
         "post_grad_custom_post_pass": PassSequence(
-            WeightGradientsInFloat32(), DecomposeAddmm(_LARGE_BYTES), *matmul_passes, CastWeightsTogether()
+            WeightGradientsInFloat32(),
+            DecomposeAddmm(_LARGE_BYTES),
+            *matmul_passes,
+            ComputePartsSeparately(),
+            CastWeightsTogether(),
         ),
     }
 
