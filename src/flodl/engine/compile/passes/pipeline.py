@@ -36,6 +36,7 @@ from .patches import PatchesAsMatmuls
 from .projections import MergeProjections
 from .repeated_positions import SumRepeatedPositions
 from .row_order import MatmulInStorageOrder
+from .stacks import StackSelectedSlices
 from .weight_casts import CastWeightsTogether
 from .weight_gradients import WeightGradientsInFloat32
 
@@ -143,7 +144,7 @@ def inductor_options(*, tune: str | None = None) -> dict[str, Any]:
         ),
         # After torch's own passes, which would remove the copies of buffers.
         "joint_custom_post_pass": CloneMutatedBuffers(),
-        "post_grad_custom_pre_pass": PassSequence(MergeMatmulSums(), MergeRowSums()),
+        "post_grad_custom_pre_pass": PassSequence(StackSelectedSlices(), MergeMatmulSums(), MergeRowSums()),
         "post_grad_custom_post_pass": PassSequence(
             WeightGradientsInFloat32(),
             DecomposeAddmm(_LARGE_BYTES),
