@@ -30,8 +30,8 @@ class CadenceSettings:
     growth: bool = True
     # Reports that a mean speed covers, and missed reports after which a speed is forgotten.
     num_reports: int = 5
-    # A count changes only if it is off by more than this share.
-    dead_zone: float = 0.05
+    # A count changes only if it is off by more than this share: all other ranks wait for what it is too large.
+    dead_zone: float = 0.02
     # Ranks within this share of the pace set it together; another rank takes over if slower by `challenge`.
     cohort: float = 0.15
     challenge: float = 0.10
