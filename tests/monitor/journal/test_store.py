@@ -151,4 +151,4 @@ def test_a_folder_that_is_renamed_during_the_run_is_not_created_again(tmp_path):
             if number == 0:
                 folder.rename(tmp_path / "renamed")
     assert [path.name for path in tmp_path.iterdir()] == ["renamed"]
-    assert alerts(read(tmp_path / "renamed")) == ["0", "1", "2"]
+    assert [entry.event.data["message"] for entry in read(tmp_path / "renamed")] == ["0", "1", "2"]
