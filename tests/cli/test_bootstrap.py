@@ -198,6 +198,47 @@ def test_a_moved_checkout_is_not_ready_and_the_reason_is_given(checkout):
     assert script.environment_defect(script.read_stamp(), "auto") == f"it was created for {checkout}"
 
 
+def files_of(folder):
+    return {path: path.lstat().st_mtime_ns for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("has_stamp", [True, False])
+def test_a_link_to_the_environment_of_another_checkout_is_refused(checkout, tmp_path, has_stamp):
+    make_ready(checkout)
+    if not has_stamp:
+        (checkout / ".venv/fdl-stamp").unlink()
+    other = make_checkout(tmp_path / "other")
+    (other / ".venv").symlink_to(checkout / ".venv")
+    before = files_of(checkout / ".venv")
+    for _ in range(2):
+        done = start(other, "version")
+        owner = f", the environment of {checkout}" if has_stamp else ""
+        assert done.stderr == (
+            f"error: {other}/.venv is a link to {checkout}/.venv{owner}, and setup would change that "
+            "environment: remove the link and run ./fdl again to create an environment for this checkout.\n"
+        )
+        assert (done.returncode, done.stdout) == (1, "")
+    assert files_of(checkout / ".venv") == before
+    assert (other / ".venv").is_symlink()
+
+
+def test_a_link_that_points_nowhere_is_refused(checkout, tmp_path):
+    (checkout / ".venv").symlink_to(tmp_path / "missing")
+    done = start(checkout, "version")
+    assert (done.returncode, f"is a link to {tmp_path}/missing," in done.stderr) == (1, True)
+    assert not (tmp_path / "missing").exists()
+
+
+def test_an_environment_of_another_checkout_that_exists_is_refused(checkout, tmp_path):
+    other = make_checkout(tmp_path / "other")
+    make_ready(checkout, root=str(other))
+    before = files_of(checkout)
+    done = start(checkout, "version")
+    assert done.returncode == 1
+    assert f".venv was created for {other}, which still exists: remove this .venv" in done.stderr
+    assert files_of(checkout) == before
+
+
 def test_an_environment_without_its_python_is_unusable(checkout):
     make_ready(checkout)
     (checkout / ".venv/bin/python").unlink()

@@ -12,6 +12,7 @@
 | `FLODL_RESOLVED_CONFIG` | the settings of a run: every value and its origin, as JSON or a JSON file       |
 | `FLODL_MONITOR`         | 1: a Trainer serves its live page, as with `fdl run … --monitor`                |
 | `FLODL_LAUNCH`          | where ranks run, as JSON: set by `fdl launch` for the program that it starts     |
+| `FLODL_LAUNCH_USED`     | a file that a Trainer creates when it uses the ranks of `fdl launch`             |
 | `FDL_PROJECT_ROOT`      | in a container: where the project is mounted                                    |
 | `FDL_NO_UPDATE_CHECK`   | if set, even to an empty string: `fdl` does not look for a newer flodl          |
 | `CI`                    | the same; and unless 0 or false: lines of text instead of a progress bar        |
@@ -42,7 +43,7 @@ MONITOR = "FLODL_MONITOR"
 # Written, not read: which rank of a run a process is, for the user's code in it.
 RANK, WORLD_SIZE = "FLODL_RANK", "FLODL_WORLD_SIZE"
 PROJECT_ROOT = "FDL_PROJECT_ROOT"
-LAUNCH = "FLODL_LAUNCH"
+LAUNCH, LAUNCH_USED = "FLODL_LAUNCH", "FLODL_LAUNCH_USED"
 # What torchrun tells the processes that it starts.
 TORCHRUN = (
     "RANK",
@@ -105,6 +106,14 @@ def monitor_requested() -> bool:
 def launch_text() -> str:
     """Return where `fdl launch` wants ranks to run, as JSON, or an empty string."""
     return os.environ.get("FLODL_LAUNCH") or ""
+
+
+def note_launch_used() -> None:
+    """Tell `fdl launch`, if it started this program, that a Trainer uses its ranks."""
+    path = os.environ.get("FLODL_LAUNCH_USED")
+    if path and os.path.isdir(os.path.dirname(path)):
+        with open(path, "ab"):
+            pass
 
 
 def torchrun_variables() -> dict[str, str] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from .step import TrainStep
@@ -30,9 +31,17 @@ class BatchSums:
     """
 
     def __init__(self, step: TrainStep) -> None:
-        self._means = step._body.means
+        self._means, self._reduction = step._body.means, step._body.reduction
+        self._num_bad_before = self._num_bad_here()
         self._after = [self._now()]
         self._is_empty: list[bool] = []
+
+    def _num_bad_here(self) -> Tensor:
+        return torch.zeros(()) if self._reduction is None else self._reduction.num_bad_here.clone()
+
+    def not_finite_here(self) -> int:
+        """Return for how many updates this rank's own loss or gradients were not finite."""
+        return int((self._num_bad_here() - self._num_bad_before).item())
 
     def _now(self) -> Sums:
         return {names: total.clone() for names, total in self._means.totals.items()}

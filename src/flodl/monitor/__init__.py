@@ -13,15 +13,24 @@ _HOME = {
     "Monitor": "monitor",
     "read": "journal",
     "register_after_fork": "fork_safety",
+    "set_aside_earlier_run": "journal",
 }
 
-__all__ = ["Console", "Event", "Journal", "Monitor", "read", "register_after_fork"]
+__all__ = [
+    "Console",
+    "Event",
+    "Journal",
+    "Monitor",
+    "read",
+    "register_after_fork",
+    "set_aside_earlier_run",
+]
 
 if TYPE_CHECKING:
     from .console import Console
     from .events import Event
     from .fork_safety import register_after_fork
-    from .journal import Journal, read
+    from .journal import Journal, read, set_aside_earlier_run
     from .monitor import Monitor
 else:
 

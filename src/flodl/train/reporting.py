@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flodl.core import MetricError, MonitorError, TrainError, log
 from flodl.core.environment import monitor_requested, resolved_config
-from flodl.monitor import Event, Monitor
+from flodl.monitor import Event, Monitor, set_aside_earlier_run
 
 
 class RunReporter:
@@ -156,6 +156,7 @@ class Reports:
         self.current: RunReporter | None = None
         # A user's monitor may see several runs, and is shown the model once.
         self._is_model_shown = False
+        self._has_begun = False
         # The events before a run began; None if no run is open, or if it has begun.
         self._waiting: list[_Reported] | None = None
 
@@ -191,8 +192,21 @@ class Reports:
         total_epochs: int,
         config: Mapping[str, Any],
         step_metrics: Callable[[], Mapping[str, Any]] = dict,
+        continues_folder: bool = True,
     ) -> None:
-        """Report the start of a run; `shown` is the model and the step to display."""
+        """Report the start of a run; `shown` is the model and the step to display.
+
+        `continues_folder` is whether the run was saved in the folder before; if it was not, a journal there
+        is that of an earlier run.
+        """
+        writes_journal = self.monitor is None or self.monitor is True
+        if run_dir is not None and writes_journal and not (continues_folder or self._has_begun):
+            kept = set_aside_earlier_run(run_dir)
+            if kept is not None:
+                log.msg(
+                    "  a new run starts: the journal of an earlier run in this folder is now %s", kept.name
+                )
+        self._has_begun = True
         reporter = RunReporter(
             self.monitor,
             run_dir,

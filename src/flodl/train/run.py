@@ -337,6 +337,7 @@ class Run:
                 total_epochs=epochs,
                 config=record,
                 step_metrics=self._step_metrics,
+                continues_folder=saver is None or saver.directory.has_bundles,
             )
         self.stage = Stage.BEGUN
         for note in notes_of(self.hooks.all, None if saver is None else saver.directory.keep):

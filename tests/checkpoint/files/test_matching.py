@@ -20,14 +20,25 @@ MODEL = {"encoder.weight": torch.zeros(2), "encoder.bias": torch.zeros(1), "head
     [
         (
             {"encoder.weight": torch.ones(2), "encoder.bias": torch.ones(1)},
-            "the stream lacks 'head.weight'. Did you mean 'encoder.weight'? Nothing was loaded. "
+            "the stream lacks 'head.weight'. Nothing was loaded. "
             "If this is intended, pass allow_missing=['head.weight'] or a pattern.",
         ),
         (
             {**MODEL, "haed.weight": torch.ones(2)},
             "the stream has names that the model lacks: 'haed.weight'. "
-            "Did you mean 'head.weight' or 'encoder.weight'? "
             "Nothing was loaded. If this is intended, pass allow_unexpected=['haed.weight'] or a pattern.",
+        ),
+        (
+            # Names that are in both are not what was meant.
+            {
+                "encoder.weight": torch.ones(2),
+                "encoder.bias": torch.ones(1),
+                "top.weight": torch.ones(2),
+                "top.bias": torch.ones(1),
+                "top.scale": torch.ones(2),
+            },
+            "the stream lacks 'head.weight'. Did you mean 'top.weight'? Nothing was loaded. "
+            "If this is intended, pass allow_missing=['head.weight'] or a pattern.",
         ),
         (
             {f"x{k}": torch.ones(1) for k in range(9)},

@@ -45,6 +45,31 @@ def test_a_script_learns_where_its_ranks_run_and_its_exit_code_is_returned(scrip
     assert capfd.readouterr().out == '{"on": "local", "devices": ["cpu", "cpu"]} [\'--json\', \'-v\']\n'
 
 
+OWN_LOOP = """
+import torch
+from flodl import Trainer, TrainStep
+model = torch.nn.Linear(4, 1)
+loss_of = lambda model, x: model(x).square().mean()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "is_used"),
+    [
+        ("TrainStep(model, optimizer, loss_of)(torch.randn(8, 4))", False),
+        ("Trainer(model, loss_of, optimizer=optimizer, monitor=False)", True),
+        ("Trainer(model, loss_of, optimizer=optimizer, monitor=False, device='cpu')", True),
+        ("raise SystemExit(3)", True),  # the error is enough
+    ],
+)
+def test_a_script_whose_ranks_no_trainer_used_is_reported(script, tmp_path, capfd, code, is_used):
+    (tmp_path / script).write_text(OWN_LOOP + code)
+    main(["launch", "--ranks", "2", script])
+    message = f"no Trainer in {script} used the 2 ranks: the script ran once, in one process."
+    assert (message not in capfd.readouterr().err) == is_used
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

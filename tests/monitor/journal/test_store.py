@@ -140,3 +140,15 @@ def test_memory_is_bounded_and_rare_events_are_kept(tmp_path, monkeypatch, capsy
         assert len(journal._store.pending) <= 150
         journal.close()
     assert "is missing its last" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_renamed_during_the_run_is_not_created_again(tmp_path):
+    folder = tmp_path / "run"
+    with Journal.open(folder) as journal:
+        for number in range(3):
+            journal.write(Event("alert", {"message": str(number)}))
+            journal.flush()
+            if number == 0:
+                folder.rename(tmp_path / "renamed")
+    assert [path.name for path in tmp_path.iterdir()] == ["renamed"]
+    assert [entry.event.data["message"] for entry in read(tmp_path / "renamed")] == ["0", "1", "2"]

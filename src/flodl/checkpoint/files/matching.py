@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from flodl.core import CheckpointError, log
 from flodl.core.formats import a_type, counted
-from flodl.core.paths import matches, nearest, suggestion
+from flodl.core.paths import did_you_mean, matches, nearest, suggestion
 
 from ..formats.storable import kind_of
 from .values import check_copies, check_ties, check_values_fit
@@ -55,9 +55,12 @@ def match_names(
     wrong = _not_allowed(missing, allow_missing), _not_allowed(skipped, allow_unexpected)
     if len(wrong[0]) == len(wrong[1]) == 1 and not found_under:
         _check_renamed(available[wrong[1][0]], wrong[0][0], stored, wanted, where, verify)
-    _check_allowed(missing, allow_missing, available, f"{where} lacks", "allow_missing", found_under)
+    # Only names without a partner may be what was meant.
+    lacking = {name: wanted[name] for name in missing}
+    spare = {name: stored[available[name]] for name in skipped}
+    _check_allowed(lacking, allow_missing, spare, f"{where} lacks", "allow_missing", found_under)
     extra = f"{where} has names that the model lacks:"
-    _check_allowed(skipped, allow_unexpected, wanted, extra, "allow_unexpected")
+    _check_allowed(spare, allow_unexpected, lacking, extra, "allow_unexpected")
     _check_targets(sources, stored, wanted, where)
     return Match(sources, tuple(skipped), tuple(missing))
 
@@ -77,14 +80,14 @@ def check_loadable(stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor], w
 
 
 def _check_allowed(
-    names: Sequence[str],
+    names: Mapping[str, Tensor],
     allowed: Sequence[str],
-    others: Mapping[str, object],
+    others: Mapping[str, Tensor],
     what: str,
     option: str,
     found_under: str = "",
 ) -> None:
-    wrong = _not_allowed(names, allowed)
+    wrong = _not_allowed([*names], allowed)
     if not wrong:
         return
     shown = ", ".join(map(repr, wrong[:4])) + (f" and {len(wrong) - 4} more" if len(wrong) > 4 else "")
@@ -93,11 +96,34 @@ def _check_allowed(
             f"{what} {shown}, but has all of them under {found_under!r}. Nothing was loaded. "
             f"Pass prefix={found_under!r}."
         )
-    hint = suggestion(wrong[0], others, known_as="names")
+    hint = _hint(wrong[0], names[wrong[0]], others)
     raise CheckpointError(
-        f"{what} {shown}. {hint} Nothing was loaded. If this is intended, pass "
+        f"{what} {shown}. {hint}Nothing was loaded. If this is intended, pass "
         f"{option}=[{wrong[0]!r}] or a pattern."
     )
+
+
+def _hint(name: str, tensor: object, others: Mapping[str, Tensor]) -> str:
+    """Return which of the other side's unmatched names may stand for a name, best with the same shape.
+
+    >>> others = {f"head.{part}": torch.zeros(2) for part in ("weight", "bias")}
+    >>> _hint("top.weight", torch.zeros(2), others), _hint("top.weight", torch.zeros(2), {})
+    ("Did you mean 'head.weight'? ", '')
+    """
+    if not others:
+        return ""
+    shape, last = _shape_of(tensor), name.rpartition(".")[2]
+    same = [
+        other
+        for other in others
+        if other.rpartition(".")[2] == last and shape is not None and _shape_of(others[other]) == shape
+    ]
+    close = nearest(name, same) or (same if len(same) == 1 else [])
+    return f"{did_you_mean(close) or suggestion(name, others, known_as='names')} "
+
+
+def _shape_of(tensor: object) -> torch.Size | None:
+    return tensor.shape if isinstance(tensor, Tensor) and not is_lazy(tensor) else None
 
 
 def _not_allowed(names: Sequence[str], allowed: Sequence[str]) -> list[str]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import tempfile
 from pathlib import Path
 
 import click
 
 from flodl.cli.options import GivenPath, output_options
-from flodl.core.environment import LAUNCH
+from flodl.core import log
+from flodl.core.environment import LAUNCH, LAUNCH_USED
 from flodl.core.errors import SetupError
 from flodl.distributed.placement import ENGINES, Placement, parse_ranks
 from flodl.distributed.placement.commands import Launch, plan_launch
@@ -51,7 +53,8 @@ def command(
 ) -> int:
     """Run SCRIPT on several ranks. A Trainer in it that sets no device trains on all of them.
 
-    The script runs once, in the supervisor process. Everything after SCRIPT is passed to it.
+    The script runs once, in the supervisor process. Everything after SCRIPT is passed to it. If no Trainer
+    used the ranks, for example because the script has a loop of its own with TrainStep, a warning says so.
 
     local starts one process per rank on this machine. ray places ranks on a running Ray cluster: survivors
     continue when a rank is lost, and ranks join when nodes appear. torchrun starts ranks on the hosts that
@@ -67,13 +70,35 @@ def command(
         _show(launch, as_json=as_json)
         return 0
     _check_cuda(placement)
+    with tempfile.TemporaryDirectory(prefix="fdl-launch-") as folder:
+        used = Path(folder) / "used"
+        code = _run(launch, used)
+        if code == 0 and not used.exists() and "--help" not in arguments:
+            log.warn(
+                "no Trainer in %s used the %s: the script ran once, in one process. fdl launch is for "
+                "trainer.fit; a loop of your own with TrainStep trains on one device.",
+                script,
+                _ranks_of(placement),
+            )
+    return code
+
+
+def _run(launch: Launch, used: Path) -> int:
+    """Run what was planned; a Trainer creates the file `used`."""
     if launch.in_actor:
         from flodl.distributed.placement.ray_program import run_on_ray
 
-        return run_on_ray(launch.command, launch.placement)
+        return run_on_ray(launch.command, launch.placement, {LAUNCH_USED: str(used)})
     from flodl.cli.execution.process import call
 
-    return call(launch.command, cwd=Path.cwd(), **launch.variables, **{LAUNCH: launch.placement.to_json()})
+    variables = {**launch.variables, LAUNCH: launch.placement.to_json(), LAUNCH_USED: str(used)}
+    return call(launch.command, cwd=Path.cwd(), **variables)
+
+
+def _ranks_of(placement: Placement) -> str:
+    """Return the ranks of a launch in words: "2 ranks", or a range."""
+    least, most = (placement.start_ranks, placement.max_ranks)
+    return f"{least}:{most} ranks" if least != most else f"{most} rank{'s' if most > 1 else ''}"
 
 
 def _neither(script: Path, arguments: tuple[str, ...]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from flodl.core import log
-from flodl.core.environment import torchrun_variables
+from flodl.core.environment import note_launch_used, torchrun_variables
 from flodl.distributed.coordination import CoordinatorSettings
 from flodl.distributed.ranks import WorkerFactory
 from flodl.distributed.supervisor import Launcher, LocalLauncher, Outcome, RankSpec, Supervisor
@@ -75,6 +75,7 @@ def open_engine(placement: Placement | None = None) -> Iterator[Engine]:
     """Open the engine of a placement; by default, the one that `fdl launch` or torchrun asks for."""
     if placement is None:
         serve_if_rank()
+    note_launch_used()
     placement = placement or launched_placement() or Placement()
     engine: Engine
     if placement.on == "ray":

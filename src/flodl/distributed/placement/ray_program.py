@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from queue import SimpleQueue
@@ -20,7 +20,7 @@ from .ray_agent import ProgramAgent
 from .ray_cluster import connect, first_line
 
 
-def run_on_ray(command: Sequence[str], placement: Placement) -> int:
+def run_on_ray(command: Sequence[str], placement: Placement, variables: Mapping[str, str]) -> int:
     """Run a program in an actor on this host, print what it prints, and return its exit code.
 
     SIGINT and SIGTERM are passed on, so that the program can save.
@@ -29,7 +29,7 @@ def run_on_ray(command: Sequence[str], placement: Placement) -> int:
     context = ray.get_runtime_context()
     here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(context.get_node_id(), soft=False)
     told = replace(placement, address=context.gcs_address)
-    variables = environment.child_variables(told.to_json())
+    variables = {**environment.child_variables(told.to_json()), **variables}
     actor_class = ray.remote(num_cpus=0, max_restarts=0, concurrency_groups={"control": 1})(ProgramAgent)
     agent = actor_class.options(scheduling_strategy=here).remote([*command], variables, os.getcwd())
     with _passing_signals(agent):

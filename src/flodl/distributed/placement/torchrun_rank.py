@@ -152,6 +152,7 @@ class Session:
         """Train run after run; return the exit code."""
         found = self._connect()
         while found is not None:
+            environment.note_launch_used()
             code = self._train(seat, placement, *found)
             if code is not None:
                 return code

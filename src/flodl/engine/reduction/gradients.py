@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from flodl.core import StepError
 
+from ..program.finite import FiniteCheck
+
 # Averages tensors over ranks in place, weighted by the number of samples of each rank. A rank with weight 0
 # contributes nothing. The tensors have the same shapes in the same order on all ranks.
 ReduceGradients = Callable[[Sequence[Tensor], float], None]
@@ -33,6 +35,8 @@ class GradientReduction:
         self._reduce = reduce
         self._model = model
         self._bad = bad
+        # The updates for which the loss or the gradients of this rank were not finite before the average.
+        self.num_bad_here = torch.zeros((), dtype=torch.float64, device=bad.device)
 
     @torch.no_grad()
     def run(self, parameters: Sequence[Tensor], *, correction: float, samples: float) -> None:
@@ -59,12 +63,19 @@ class GradientReduction:
         if missing:
             flags[missing] = 0.0
         flags[-1] = self._bad
+        self._count_bad_here(trained)
         self._reduce([*(p.grad for p in trained if p.grad is not None), flags], samples)
         self._bad.copy_(flags[-1] != 0)
         if missing:
             for index, is_used in zip(missing, flags[missing].tolist()):
                 if not is_used:
                     trained[index].grad = None
+
+    def _count_bad_here(self, parameters: Sequence[Tensor]) -> None:
+        """Count the update if this rank's part of it is not finite; afterwards, that of all ranks is not."""
+        found = self._bad.clone()
+        FiniteCheck(found)([p.grad for p in parameters if p.grad is not None])
+        self.num_bad_here.add_(found != 0)
 
     def _refuse_sparse(self, parameters: Sequence[Tensor]) -> None:
         for parameter in parameters:

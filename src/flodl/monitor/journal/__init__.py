@@ -1,6 +1,7 @@
 """The journal: every event of a run in one append-only file; console, page and exports are views of it."""
 
 from .codec import FILE, Entry, decode, dumps, encode
+from .earlier_run import set_aside_earlier_run
 from .folders import find_runs
 from .lines import Line, damaged_lines, describe_damage, read_lines
 from .reader import Reader, Table, journal_file, read
@@ -22,4 +23,5 @@ __all__ = [
     "journal_file",
     "read",
     "read_lines",
+    "set_aside_earlier_run",
 ]

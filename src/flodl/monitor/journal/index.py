@@ -67,7 +67,8 @@ class Index:
         self._folder = folder
         self._journal = journal
         self.damaged: list[int] = []  # where `extend` found damaged lines
-        self._folder.mkdir(parents=True, exist_ok=True)
+        # Without parents: a folder that was renamed during the run is not created again.
+        self._folder.mkdir(exist_ok=True)
         self._paths = {header: path for path, header, _ in tables(folder)}
         self._rows: dict[Header, array[float]] = {}
         self._lines: array[int] = array("q")

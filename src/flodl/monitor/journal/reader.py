@@ -219,7 +219,8 @@ def _rebuild(journal: Path) -> Path:
     home = journal.parent / index.FOLDER
     try:
         with open(journal, "rb") as file:
-            if acquire_writer_lock(file.fileno()):
+            # The index in the folder is that of the current journal, also if an earlier one is read.
+            if journal.name == FILE and acquire_writer_lock(file.fileno()):
                 shutil.rmtree(home, ignore_errors=True)
                 return rebuilt.rename(home)
     except OSError:

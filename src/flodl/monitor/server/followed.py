@@ -24,16 +24,18 @@ class FollowedRuns:
         focus: Focus | None = None,
     ) -> None:
         self.runs = RunList.of(runs, folders=folders, focus=focus)
-        self.last_id = self._offset = 0
+        self.last_id = self._offset = self._inode = 0
         if not self.runs.is_comparison:
             reader = Reader(self.runs[0].path)
             self.last_id, self._offset = reader.last_id, reader.num_bytes
+            self._inode = reader.path.stat().st_ino
 
     def poll(self) -> list[Entry]:
         """Return the entries that were written to the first run since the last call."""
         path, last_id = self.runs[0].path, self.last_id
-        if path.stat().st_size < self._offset:  # it was replaced
-            self._offset = last_id = 0
+        written = path.stat()
+        if written.st_size < self._offset or written.st_ino != self._inode:  # it was replaced
+            self._offset, self._inode, last_id = 0, written.st_ino, 0
         batch = []
         for line in read_lines(path, self._offset, last_id=last_id, wait_for_next=True):
             self._offset = line.end

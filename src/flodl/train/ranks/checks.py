@@ -68,7 +68,7 @@ def check_skipped(
 ) -> int:
     """Raise if updates were skipped because something was not finite, unless that is allowed.
 
-    `on` is the ranks that skipped them; none where all ranks share each update. The loss scale of fp16 is
+    `on` is the ranks whose own loss or gradients were not finite, if that is known. The loss scale of fp16 is
     found by trying, so `row` counts how many were skipped in a row there.
     """
     if session.settings.nan == "skip":

@@ -10,7 +10,7 @@ import torch
 
 from flodl.core import TrainError, log
 from flodl.core.device import parse_device
-from flodl.core.environment import torchrun_variables
+from flodl.core.environment import note_launch_used, torchrun_variables
 from flodl.core.integers import as_integer
 from flodl.core.paths import suggestion
 from flodl.core.plain import describe
@@ -117,7 +117,9 @@ def _launched(devices: Any, device: Any) -> Placement | None:
     """
     if devices is None and device == "auto":
         serve_if_rank()
+        note_launch_used()
         return launched_placement()
+    note_launch_used()  # the warning below is enough
     named = f"device={str(device)!r}" if devices is None else f"devices={devices!r}"
     launched = launched_placement()
     if (

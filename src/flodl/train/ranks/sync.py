@@ -23,7 +23,7 @@ from flodl.graph import graph_state, load_carried_values
 
 from ..batches.samples import num_samples_of_batch
 from ..evaluation.evaluator import as_arguments
-from ..evaluation.names import SKIPPED
+from ..evaluation.names import SKIPPED, SKIPPED_ON
 from .payload import Payload, read_payload, shared_folder
 from .worker import Part, ReduceGradients, TrainerWorker
 
@@ -117,6 +117,8 @@ class SyncWorker(TrainerWorker):
             # All ranks skip the same updates, so all of them come here.
             sums.remove(self._left_out_elsewhere(sums.left_out()))
         metrics = self._metrics()
+        if metrics[SKIPPED][0] and (here := sums.not_finite_here()):
+            metrics[f"{SKIPPED_ON}{self._rank}"] = (float(here), 1.0)
         if self._team.index:
             # All ranks skip the same updates, which count once.
             metrics[SKIPPED] = (0.0, 1.0)

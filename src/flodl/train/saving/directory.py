@@ -122,6 +122,11 @@ class RunDirectory:
         """The folder of the bundles."""
         return self.path / BUNDLES
 
+    @property
+    def has_bundles(self) -> bool:
+        """Whether a run was saved in the folder."""
+        return self.bundles.is_dir() and bool(list_bundles(self.bundles))
+
     def lock(self) -> None:
         """Lock the folder for this run, if it exists."""
         if self._lock is None and self.path.is_dir():
@@ -179,7 +184,7 @@ class RunDirectory:
             with suppress(OSError):
                 self._restore_config(previous)
             why, remedy = self._write_failure(error)
-            if self._errors == "raise" or not (self.bundles.is_dir() and list_bundles(self.bundles)):
+            if self._errors == "raise" or not self.has_bundles:
                 choose = (
                     "or choose another checkpoint_dir"
                     if remedy
