@@ -9,11 +9,9 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, Dataset
 
 from flodl.core.errors import DataError
@@ -24,6 +22,7 @@ from ..sampling.order import sample_keys
 from ..sources.batches import Batches
 from ..sources.samples import Samples
 from ..sources.source import GatherSource
+from ..worker_errors import Failure
 
 Request = tuple[list[int], list[int]]
 
@@ -55,26 +54,14 @@ class Fetcher(Dataset[Any]):
         return self.source.take(torch.tensor(indices, dtype=torch.int64, device=self.source.device))
 
 
-@dataclass(frozen=True)
-class Failure:
-    """An error sent from a worker as data: if it were raised, torch would take 5 s to end the worker."""
-
-    error: ExceptionWrapper
-
-
-def current_failure() -> Failure:
-    """Return the exception that is being handled, ready to be sent."""
-    return Failure(ExceptionWrapper(where="in a worker of the loader"))  # type: ignore[no-untyped-call]
-
-
 class WorkerFetcher(Fetcher):
     """A Fetcher in a worker process, which returns errors instead of raising them."""
 
     def __getitem__(self, request: Request) -> Any:
         try:
             return super().__getitem__(request)
-        except Exception:
-            return current_failure()
+        except Exception as error:
+            return Failure.of(error)
 
 
 class InProcess:
@@ -121,7 +108,7 @@ class Workers:
         # Not in a variable: the traceback of an error would keep the workers alive after close().
         for batch in self._answers():
             if isinstance(batch, Failure):
-                batch.error.reraise()  # type: ignore[no-untyped-call]
+                raise batch.error()
             yield batch
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from ..batch import apply_names
 from ..sampling.epoch import Epoch
 from ..sampling.global_rng import seed_global_rng
 from ..sampling.order import sample_keys, stream_key
+from ..worker_errors import clarify_torch_error
 from .collate import collate_lists_as_rows
 from .samples import Collate, Transform, apply_collate, apply_transform
 from .source_epochs import SourceEpochs
@@ -177,6 +178,10 @@ class Stream:
                 item = next(iterator)
             except StopIteration:
                 return
+            except Exception as error:
+                if isinstance(self.source, DataLoader):
+                    clarify_torch_error(error)
+                raise
             yield item
 
     def _iterator(self) -> Iterator[Any]:
