@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 
 import flodl
-
 from flodl.core.errors import FlodlError
 
 _LIBRARIES = tuple(f"{Path(module).resolve().parent}/" for module in (flodl.__file__, torch.__file__))
@@ -60,14 +59,14 @@ class Failure:
         return error
 
 
-def clarify_torch_error(error: Exception) -> None:
+def clarify_torch_error(error: Exception) -> bool:
     """Move the traceback that a worker of a torch DataLoader puts into a message to a note, if there is one.
 
-    Only the frames of the user's code remain.
+    Only the frames of the user's code remain. Return whether it was such an error.
     """
     told = str(error.args[0]) if len(error.args) == 1 else ""
     if not _OF_TORCH.match(told):
-        return
+        return False
     frames = [found.group(0) for found in _FRAME.finditer(told) if not found.group(1).startswith(_LIBRARIES)]
     # Behind the last frame: "ValueError: the file is empty", then the notes of the error.
     last = [*_FRAME.finditer(told)][-1].end() if _FRAME.search(told) else 0
@@ -78,6 +77,7 @@ def clarify_torch_error(error: Exception) -> None:
     if isinstance(error, FlodlError):
         error.message = message
     _add_frames(error, "".join(frames))
+    return True
 
 
 def _key(shown: str) -> object:

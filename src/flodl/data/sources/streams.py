@@ -20,6 +20,7 @@ from ..batch import apply_names
 from ..sampling.epoch import Epoch
 from ..sampling.global_rng import seed_global_rng
 from ..sampling.order import sample_keys, stream_key
+from ..worker_death import death_of_worker, explain_deaths
 from ..worker_errors import clarify_torch_error
 from .collate import collate_lists_as_rows
 from .samples import Collate, Transform, apply_collate, apply_transform
@@ -179,8 +180,9 @@ class Stream:
             except StopIteration:
                 return
             except Exception as error:
-                if isinstance(self.source, DataLoader):
-                    clarify_torch_error(error)
+                is_of_torch = isinstance(self.source, DataLoader) and not clarify_torch_error(error)
+                if is_of_torch and (died := death_of_worker(error, getattr(iterator, "_workers", ()))):
+                    raise died from None
                 raise
             yield item
 
@@ -192,6 +194,8 @@ class Stream:
                 "again, which does not start over. Return a new iterator each time."
             )
         self._last_iterator = _reference(iterator)
+        if isinstance(self.source, DataLoader):
+            explain_deaths()
         return iterator
 
     def _state(self) -> Any:
