@@ -263,5 +263,5 @@ def test_a_watched_metric_that_a_hook_sets_to_something_other_than_a_number_is_n
     def on_epoch_end(epoch, metrics):
         metrics["f1"] = 0.5 if epoch == 0 else value
 
-    with pytest.raises(TrainError, match="a hook sets the metric 'f1' to .* Set it to one number"):
+    with pytest.raises(TrainError, match=r"a hook sets the metric 'f1' to .* Set it to one number"):
         make(hooks=[on_epoch_end, watcher("f1")]).fit(data, epochs=3, batch_size=8)

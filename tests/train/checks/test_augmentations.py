@@ -156,10 +156,10 @@ def test_images_that_are_normalized_by_hand_for_one_of_both_only_are_reported(ma
 @pytest.mark.parametrize("top", [1, 255])
 @pytest.mark.parametrize("sd", [0.1, 0.3])
 def test_noise_in_one_of_both_is_not_taken_for_normalization(make, capsys, shape, top, sd):
-    (x, y), (eval_x, eval_y) = images(100, 0), images(60, 1)
-    noisy = x + sd * torch.randn_like(x), y
-    for (x, y), (eval_x, eval_y) in ((noisy, (eval_x, eval_y)), ((eval_x, eval_y), noisy)):
-        data, eval_data = ((top * x).reshape(shape), y), ((top * eval_x).reshape(shape), eval_y)
+    (x, y), (clean_x, clean_y) = images(100, 0), images(60, 1)
+    noisy = (top * (x + sd * torch.randn_like(x))).reshape(shape), y
+    clean = (top * clean_x).reshape(shape), clean_y
+    for data, eval_data in ((noisy, clean), (clean, noisy)):
         make(classifier(), classify).fit(data, epochs=1, batch_size=50, eval_data=eval_data)
     assert "normalized" not in capsys.readouterr().err
 

@@ -74,7 +74,9 @@ def only_first_is_normalized(ours: Inputs, theirs: Inputs) -> bool:
     if len(ours.shape) != len(theirs.shape) or ours.shape[1] != theirs.shape[1]:
         return False
     is_centered = ours.low <= LOW and ours.negative >= NEGATIVE
-    return (is_centered and _fills_a_scale(theirs) and not _is_noisy(ours, theirs)) or (_is_standardized(ours) and _is_far(theirs))
+    return (is_centered and _fills_a_scale(theirs) and not _is_noisy(ours, theirs)) or (
+        _is_standardized(ours) and _is_far(theirs)
+    )
 
 
 def _fills_a_scale(inputs: Inputs) -> bool:
