@@ -16,9 +16,7 @@ from torch.utils.data._utils import signal_handling
 
 from flodl.core.errors import DataError
 
-_INTERNALS = tuple(
-    f"{Path(module).resolve().parent}/" for module in (multiprocessing.__file__, torch.__file__)
-)
+_INTERNALS = tuple(str(Path(module).parent) for module in (multiprocessing.__file__, torch.__file__))
 # How long a process takes to end after its connection is lost.
 _END_S = 2.0
 

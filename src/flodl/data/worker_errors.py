@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 import traceback
@@ -11,10 +12,9 @@ from pathlib import Path
 
 import torch
 
-import flodl
 from flodl.core.errors import FlodlError
 
-_LIBRARIES = tuple(f"{Path(module).resolve().parent}/" for module in (flodl.__file__, torch.__file__))
+_LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], Path(torch.__file__).parent))
 # How many errors of a chain (`raise … from …`) are sent.
 _MAX_CHAIN = 8
 # An error that a worker of a torch DataLoader sent: torch puts the traceback into the message.
