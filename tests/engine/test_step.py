@@ -10,6 +10,7 @@ from torch import nn
 
 from flodl.core import StepError
 from flodl.engine import TrainStep
+from flodl.graph import FlowBuilder
 from flodl.optim import CosineScheduler
 
 
@@ -282,6 +283,10 @@ def test_a_batch_that_is_not_finite_stays_out_of_the_running_statistics() -> Non
         ),
         (lambda m: (m, torch.optim.LBFGS(m.parameters()), mse), "LBFGS evaluates the model several times"),
         (lambda m: (mse, torch.optim.SGD(m.parameters(), lr=0.1), mse), "the model is a function."),
+        (
+            lambda m: (FlowBuilder(m), torch.optim.SGD(m.parameters(), lr=0.1), mse),
+            "the model is a FlowBuilder. Write TrainStep(builder.build(), optimizer, step_fn).",
+        ),
     ],
 )
 def test_wrong_arguments_are_refused(parts, message: str) -> None:

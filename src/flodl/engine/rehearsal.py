@@ -107,6 +107,7 @@ def trial_copy(step: TrainStep, *, schedule: Callable[[int], float]) -> TrainSte
         guard=settings.guard,
         schedule=schedule,
     )
+    copied._count.is_trial = True
     assert copied.schedule is not None
     copied.schedule.load_state_dict({"step": 0, "lr_scale": 1.0, "reference_lr": 1.0, "ratios": ratios})
     return copied

@@ -505,7 +505,8 @@ class TrainStep:
             self._journal.warn(self._count.steps, "parameters", Cause.PROBABLE_MISTAKE, added)
         if self._bridge is not None:
             check_schedulers(body.optimizer, self._journal, self._count.steps)
-            if not self._count.steps and not self._bridge.current_step:
+            is_new = not self._count.steps and not self._count.is_trial
+            if is_new and not self._bridge.current_step:
                 check_restarted(body.optimizer, self._journal)
         self._skips.check(self.num_skipped, self._count.updates, self._journal, self._count.steps)
 

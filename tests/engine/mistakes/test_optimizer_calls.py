@@ -82,15 +82,15 @@ def test_a_part_that_is_frozen_within_a_window_keeps_its_weights_and_the_other_g
         assert torch.allclose(one, expected, atol=1e-6)
 
 
-def test_changing_the_gradients_within_a_window_is_allowed_where_some_of_them_are_zero() -> None:
+def test_changed_gradients_are_not_called_cleared_where_some_of_them_are_zero() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
     nn.init.zeros_(model[1].weight)  # the first layer gets gradients of zero
     step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse, accumulate=2)
-    for _ in range(4):
+    step(X, Y)
+    nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    with pytest.raises(StepError, match=r"of 1 of 2 micro-batches .* were changed"):
         step(X, Y)
-        nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
-    assert step.updates == 2
 
 
 def test_clearing_the_gradients_in_the_step_function_raises() -> None:
@@ -321,6 +321,55 @@ def test_an_optimizer_with_methods_of_its_own_is_called_by_the_step() -> None:
         step(X, Y)
     assert step.updates == 2
     assert optimizer.cleared == 4  # before each window and in each update
+
+
+@pytest.mark.parametrize("before", [1, 2])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: nn.utils.clip_grad_norm_(model.parameters(), 1e-3),
+        lambda model: nn.utils.clip_grad_value_(model.parameters(), 1e-3),
+        lambda model: mse(model, X, Y).backward(),
+        lambda model: [setattr(one, "grad", one.grad * 2) for one in model.parameters()],
+    ],
+)
+def test_changing_the_gradients_of_a_half_full_window_raises(before: int, change) -> None:
+    model, _, step = parts(accumulate=3)
+    for _ in range(3 + before):
+        step(X, Y)
+    change(model)
+    with pytest.raises(StepError, match=rf"of {before} of 3 micro-batches .* were changed.*clip_norm=…"):
+        step(X, Y)
+
+
+def test_clearing_the_gradients_is_also_noticed_later_in_a_window() -> None:
+    model, _, step = parts(accumulate=3)
+    step(X, Y)
+    step(X, Y)
+    model.zero_grad(set_to_none=False)
+    with pytest.raises(StepError, match=r"gradients of 2 of 3 micro-batches.*were cleared"):
+        step(X, Y)
+
+
+def test_gradients_may_be_changed_by_hooks_and_between_two_updates() -> None:
+    model, _, step = parts(accumulate=3)
+    model.weight.register_hook(lambda grad: grad * 2)
+
+    def clamp(one):
+        one.grad.clamp_(-1, 1)
+
+    model.weight.register_post_accumulate_grad_hook(clamp)
+    for _ in range(4):
+        for _ in range(3):
+            step(X, Y)
+        nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    step(X, Y)
+    step.flush()
+    nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    step(X, Y)
+    step.give_up_window()
+    step(X, Y)
+    assert step.updates == 5
 
 
 def test_a_window_that_is_given_up_or_flushed_is_not_an_accident() -> None:

@@ -253,3 +253,15 @@ def test_a_hook_after_a_watcher_whose_metric_exists_sees_what_it_did(make, data)
     watchers = [EarlyStopping("lr", patience=1, mode="max"), ReduceOnPlateau("lr", patience=1, mode="max")]
     make(hooks=[*watchers, on_epoch_end]).fit(data, epochs=3, batch_size=10)
     assert seen == [(False, 0.1), (True, pytest.approx(0.01))]
+
+
+@pytest.mark.parametrize("value", [None, "high", torch.zeros(3), [0.5, 0.5], {"mean": 0.5}])
+@pytest.mark.parametrize("watcher", [EarlyStopping, ReduceOnPlateau])
+def test_a_watched_metric_that_a_hook_sets_to_something_other_than_a_number_is_named(
+    make, data, value, watcher
+):
+    def on_epoch_end(epoch, metrics):
+        metrics["f1"] = 0.5 if epoch == 0 else value
+
+    with pytest.raises(TrainError, match=r"a hook sets the metric 'f1' to .* Set it to one number"):
+        make(hooks=[on_epoch_end, watcher("f1")]).fit(data, epochs=3, batch_size=8)

@@ -152,6 +152,18 @@ def test_images_that_are_normalized_by_hand_for_one_of_both_only_are_reported(ma
     assert told(raw, raw) == ""
 
 
+@pytest.mark.parametrize("shape", [(-1, 1, 28, 28), (-1, 28, 28), (-1, 784)])
+@pytest.mark.parametrize("top", [1, 255])
+@pytest.mark.parametrize("sd", [0.1, 0.3])
+def test_noise_in_one_of_both_is_not_taken_for_normalization(make, capsys, shape, top, sd):
+    (x, y), (clean_x, clean_y) = images(100, 0), images(60, 1)
+    noisy = (top * (x + sd * torch.randn_like(x))).reshape(shape), y
+    clean = (top * clean_x).reshape(shape), clean_y
+    for data, eval_data in ((noisy, clean), (clean, noisy)):
+        make(classifier(), classify).fit(data, epochs=1, batch_size=50, eval_data=eval_data)
+    assert "normalized" not in capsys.readouterr().err
+
+
 @pytest.fixture
 def told_of_tables(make, capsys):
     """Return what a run prints for the inputs of training and evaluation."""

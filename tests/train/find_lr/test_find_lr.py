@@ -89,6 +89,15 @@ def test_a_search_between_two_epochs_changes_nothing(data):
     assert plain.history == searched.history
 
 
+@pytest.mark.parametrize("schedule", [None, CosineScheduler(0.1, 0.0, 20)])
+def test_a_search_after_training_reports_no_schedule_that_restarts(data, capsys, schedule):
+    trainer = make(optimizer=lambda groups: torch.optim.AdamW(groups, lr=0.1), schedule=schedule)
+    trainer.fit(data, epochs=1, batch_size=32)
+    capsys.readouterr()
+    trainer.find_lr(data, 32, num_steps=20)
+    assert "schedule" not in capsys.readouterr().err
+
+
 def test_the_cursor_of_a_loader_stays_where_it_was(data):
     loader = Loader(data, 32, seed=5)
     next(iter(loader))

@@ -15,7 +15,8 @@ from flodl.core.errors import DataError
 from ..batch import PositionedBatch
 from ..sampling.epoch import Epoch
 from ..sources.streams import Stream
-from .workers import Failure, Workers, current_failure
+from ..worker_errors import Failure
+from .workers import Workers
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,8 @@ class _PartFetcher(Dataset[Any]):
             return None
         try:
             return self._next(request)
-        except Exception:
-            return current_failure()
+        except Exception as error:
+            return Failure.of(error)
 
     def _next(self, request: _Request) -> _PartBatch | int:
         if self._info is None:

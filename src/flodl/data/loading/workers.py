@@ -9,11 +9,9 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, Dataset
 
 from flodl.core.errors import DataError
@@ -24,6 +22,8 @@ from ..sampling.order import sample_keys
 from ..sources.batches import Batches
 from ..sources.samples import Samples
 from ..sources.source import GatherSource
+from ..worker_death import death_of_worker, explain_deaths
+from ..worker_errors import Failure
 
 Request = tuple[list[int], list[int]]
 
@@ -55,26 +55,14 @@ class Fetcher(Dataset[Any]):
         return self.source.take(torch.tensor(indices, dtype=torch.int64, device=self.source.device))
 
 
-@dataclass(frozen=True)
-class Failure:
-    """An error sent from a worker as data: if it were raised, torch would take 5 s to end the worker."""
-
-    error: ExceptionWrapper
-
-
-def current_failure() -> Failure:
-    """Return the exception that is being handled, ready to be sent."""
-    return Failure(ExceptionWrapper(where="in a worker of the loader"))  # type: ignore[no-untyped-call]
-
-
 class WorkerFetcher(Fetcher):
     """A Fetcher in a worker process, which returns errors instead of raising them."""
 
     def __getitem__(self, request: Request) -> Any:
         try:
             return super().__getitem__(request)
-        except Exception:
-            return current_failure()
+        except Exception as error:
+            return Failure.of(error)
 
 
 class InProcess:
@@ -121,7 +109,7 @@ class Workers:
         # Not in a variable: the traceback of an error would keep the workers alive after close().
         for batch in self._answers():
             if isinstance(batch, Failure):
-                batch.error.reraise()  # type: ignore[no-untyped-call]
+                raise batch.error()
             yield batch
 
     def close(self) -> None:
@@ -135,30 +123,16 @@ class Workers:
         try:
             yield from _start(self._loader)
             return
-        except RuntimeError as error:
-            if not str(error).startswith("DataLoader worker"):
+        except Exception as error:
+            died = death_of_worker(error, self._processes())
+            if died is None:
                 raise
-            # The error of the signal handler, which comes first, has the exit code.
-            first = error.__cause__ if isinstance(error.__cause__, RuntimeError) else error
-            death = str(first).split(". ")[0].replace("DataLoader worker", "process")
         # Outside the handler, so that this error does not keep torch's iterator alive.
         self.close()
-        raise DataError(
-            f"a worker of the loader died: {death}. {_start_method_advice()}It may have run out of memory "
-            "(in a container, also out of shared memory: --shm-size), or the code that creates the samples "
-            "may have ended or crashed its process. Use num_workers=0 to find out where."
-        )
+        raise died
 
-
-def _start_method_advice() -> str:
-    """Return advice for scripts that every new process runs again."""
-    method = multiprocessing.get_start_method()
-    if method == "fork":
-        return ""
-    return (
-        f"Processes are started with {method!r} here, which runs the script again in each of them: put the "
-        'code that starts training under `if __name__ == "__main__":`. '
-    )
+    def _processes(self) -> list[Any]:
+        return [*getattr(getattr(self._loader, "_iterator", None), "_workers", ())]
 
 
 def _identity(batch: Any) -> Any:
@@ -208,7 +182,9 @@ def _start(loader: DataLoader[Any]) -> Iterator[Any]:
         # Python 3.12 warns about every fork of a process with threads. The workers only create tensors on the
         # CPU, with one thread, like those of every torch DataLoader.
         warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)
-        return iter(loader)
+        batches = iter(loader)
+    explain_deaths()
+    return batches
 
 
 class _Requests:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate as torch_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
@@ -26,7 +28,7 @@ def collate_samples(samples: list[Any], *, indices: Sequence[int] | None = None)
     >>> collate_samples([(1, 2.0), (3, 4.0)])
     (tensor([1, 3]), tensor([2., 4.], dtype=torch.float64))
     """
-    return _collate(samples, indices, {**default_collate_fn_map, np.ndarray: _collate_arrays})
+    return _collate(samples, indices, _rules())
 
 
 def collate_lists_as_rows(samples: list[Any], *, indices: Sequence[int] | None = None) -> Any:
@@ -36,7 +38,7 @@ def collate_lists_as_rows(samples: list[Any], *, indices: Sequence[int] | None =
     {'ids': tensor([[1, 2, 3],
             [4, 5, 6]])}
     """
-    rules = {**default_collate_fn_map, np.ndarray: _collate_arrays, list: _collate_lists}
+    rules = {**_rules(), list: _collate_lists}
     if isinstance(samples[0], list):  # a sample is itself a list of parts
         return _collate([tuple(sample) for sample in samples], indices, rules)
     return _collate(samples, indices, rules)
@@ -111,6 +113,23 @@ def _unequal_lengths(samples: list[Any]) -> str:
         if lengths and min(lengths) != max(lengths):
             return f"{name!r} has lists of {min(lengths)} to {max(lengths)} items"
     return ""
+
+
+def _rules() -> dict[Any, Callable[..., Any]]:
+    return {**default_collate_fn_map, Tensor: _collate_tensors, np.ndarray: _collate_arrays}
+
+
+def _collate_tensors(batch: Sequence[Any], *, collate_fn_map: dict[Any, Any]) -> Any:
+    """Collate tensors as torch does, but with the same errors in a worker process.
+
+    In a worker, torch writes to shared memory of a size that fits only tensors of equal shape.
+    """
+    first = batch[0]
+    if get_worker_info() is not None and first.layout is torch.strided and not first.is_nested:
+        key = first.shape, first.dtype
+        if any(not isinstance(one, Tensor) or (one.shape, one.dtype) != key for one in batch):
+            return torch.stack([*batch])
+    return default_collate_fn_map[Tensor](batch, collate_fn_map=collate_fn_map)
 
 
 def _collate_arrays(batch: Sequence[Any], *, collate_fn_map: dict[Any, Any]) -> Any:

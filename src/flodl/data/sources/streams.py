@@ -20,6 +20,8 @@ from ..batch import apply_names
 from ..sampling.epoch import Epoch
 from ..sampling.global_rng import seed_global_rng
 from ..sampling.order import sample_keys, stream_key
+from ..worker_death import death_of_worker, explain_deaths
+from ..worker_errors import clarify_torch_error
 from .collate import collate_lists_as_rows
 from .samples import Collate, Transform, apply_collate, apply_transform
 from .source_epochs import SourceEpochs
@@ -177,6 +179,11 @@ class Stream:
                 item = next(iterator)
             except StopIteration:
                 return
+            except Exception as error:
+                is_of_torch = isinstance(self.source, DataLoader) and not clarify_torch_error(error)
+                if is_of_torch and (died := death_of_worker(error, getattr(iterator, "_workers", ()))):
+                    raise died from None
+                raise
             yield item
 
     def _iterator(self) -> Iterator[Any]:
@@ -187,6 +194,8 @@ class Stream:
                 "again, which does not start over. Return a new iterator each time."
             )
         self._last_iterator = _reference(iterator)
+        if isinstance(self.source, DataLoader):
+            explain_deaths()
         return iterator
 
     def _state(self) -> Any:

@@ -50,6 +50,8 @@ _ORDER = r"Dimension out of range|dimension specified as|too many indices|index 
 _ONE_VALUE = r"Expected more than 1 (value per channel|spatial element) when training"
 _SECOND_BACKWARD = r"backward through the graph a second time"
 _IN_PLACE = r"modified by an inplace operation"
+# Torch's signal handler raises this in whatever code runs at that moment.
+_DEAD_WORKER = "DataLoader worker (pid"
 
 
 def explained(
@@ -80,7 +82,7 @@ def explained(
         return None
     if isinstance(error, TypeError) and (mismatch := signature_mismatch(step_fn, batch, extra)):
         return StepCallError(mismatch)
-    if not _is_raised_by_torch(error):
+    if not _is_raised_by_torch(error) or str(error).startswith(_DEAD_WORKER):
         return None
     told = str(error)
     where = (

@@ -35,6 +35,8 @@ class LeftGradient(NamedTuple):
     parameter: Tensor
     grad: weakref.ref[Tensor]
     version: int
+    # How many micro-batches of an open window it has; 0 after an update.
+    position: int = 0
 
     def is_unchanged(self) -> bool:
         """Return whether the parameter still has this gradient, and nothing has written to it."""
@@ -87,14 +89,32 @@ class OptimizerCalls:
         self.plain_zero_grad = _wrapped(optimizer, "zero_grad", self)
 
     def check_kept(self) -> None:
-        """Raise if the gradients of the earlier micro-batches of the window are gone."""
+        """Raise if the gradients of the earlier micro-batches of the window are gone or were changed."""
         self._is_first_piece = True
-        if self._is_cleared():
+        is_changed = self._is_changed()
+        if self._is_cleared() or (is_changed and self._are_zeros()):
             raise StepError(
                 f"the gradients of {self._earlier} were cleared, so they would be missing from the update. "
                 "Remove model.zero_grad() and anything else that clears gradients: a TrainStep does this "
                 "itself. To drop a window on purpose, call step.give_up_window()."
             )
+
+        if is_changed:
+            raise StepError(
+                f"the gradients of {self._earlier} were changed after the step, so the update would not be "
+                "that of the whole window. Remove clip_grad_norm_(), clip_grad_value_() and anything else "
+                "that writes to .grad, such as a backward() of your own: a TrainStep clips the gradients of "
+                "the window with clip_norm=… or clip_value=…. To change the gradients of each micro-batch, "
+                "use parameter.register_hook."
+            )
+
+    def remember_again(self) -> None:
+        """Remember the gradient after a further micro-batch of the window, which has written to it."""
+        if self.left is None or self.window is None:
+            return
+        parameter, grad = self.left.parameter, self.left.parameter.grad
+        if grad is not None:
+            self.left = LeftGradient(parameter, weakref.ref(grad), grad._version, self.window.position + 1)
 
     def check_kept_in_step(self) -> None:
         """Raise if the step function has cleared the gradients of the earlier micro-batches of the window."""
@@ -113,7 +133,7 @@ class OptimizerCalls:
 
         Zeros are looked for after the first micro-batch: later, the step itself has written to them, too.
         """
-        left, window, optimizer = self.left, self.window, self._optimizer()
+        left, window = self.left, self.window
         if left is None:
             return False
         if left.parameter.grad is None:
@@ -121,7 +141,17 @@ class OptimizerCalls:
             return left.parameter.requires_grad
         if window is None or window.position != 1 or not self._is_first_piece:
             return False
-        if left.is_unchanged() or optimizer is None:
+        return not left.is_unchanged() and self._are_zeros()
+
+    def _is_changed(self) -> bool:
+        """Return whether something has written to the gradients since the last micro-batch."""
+        left, window = self.left, self.window
+        if left is None or window is None or left.parameter.grad is None:
+            return False
+        return left.position == window.position and not left.is_unchanged()
+
+    def _are_zeros(self) -> bool:
+        if (optimizer := self._optimizer()) is None:
             return False
         grads = [one.grad for group in optimizer.param_groups for one in group["params"]]
         return not any(bool(one.any()) for one in grads if one is not None)

@@ -28,7 +28,9 @@ def check_arguments(model: object, optimizer: object, step_fn: object) -> None:
             f"the optimizer is the class {kind}. Create one: torch.optim.{kind}(model.parameters(), lr=…)."
         )
     if not isinstance(model, nn.Module):
-        raise StepError(f"the model is {a_type(model)}. Write TrainStep(model, optimizer, step_fn).")
+        # Such as a FlowBuilder.
+        model_text = "builder.build()" if callable(getattr(model, "build", None)) else "model"
+        raise StepError(f"the model is {a_type(model)}. Write TrainStep({model_text}, optimizer, step_fn).")
     if not isinstance(optimizer, Optimizer):
         raise StepError(f"the optimizer is {a_type(optimizer)}. Write TrainStep(model, optimizer, step_fn).")
     if not callable(step_fn):

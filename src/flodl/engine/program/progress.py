@@ -67,3 +67,5 @@ class Count:
     loaded_updates: int = 0
     # Whether updates were loaded, and nothing has run since.
     is_loaded: bool = False
+    # Whether this is a step of a trial, whose schedule is not that of the run.
+    is_trial: bool = False

@@ -132,6 +132,8 @@ class SplittingRunner(EagerRunner):
                 body.update(micro.correction, samples=micro.window_samples)
         elif opens and calls.num_learning < 0:
             body.updater.remember_gradients(body.updater.with_gradient())
+        if not micro.closes and calls.left is not None:
+            calls.remember_again()
         return outcome
 
 

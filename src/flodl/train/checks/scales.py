@@ -13,6 +13,9 @@ NUM_ROWS = 16
 LOW, NEGATIVE = -0.3, 0.1
 # How close the smallest and the largest value come to the ends of a scale.
 CLOSE = 0.02
+# Noise changes the mean by less than this fraction of the scale, and increases the standard deviation less
+# than this: dividing values of 0 to 1 by theirs, which is at most 0.5, at least doubles it.
+SAME_MEAN, NOISE = 0.1, 2.2
 # A mean or standard deviation this large is far from that of a standardized column.
 FAR = 10.0
 # Images up to 255 that were normalized like images up to 1 have about 255 times their standard deviation.
@@ -71,7 +74,9 @@ def only_first_is_normalized(ours: Inputs, theirs: Inputs) -> bool:
     if len(ours.shape) != len(theirs.shape) or ours.shape[1] != theirs.shape[1]:
         return False
     is_centered = ours.low <= LOW and ours.negative >= NEGATIVE
-    return (is_centered and _fills_a_scale(theirs)) or (_is_standardized(ours) and _is_far(theirs))
+    return (is_centered and _fills_a_scale(theirs) and not _is_noisy(ours, theirs)) or (
+        _is_standardized(ours) and _is_far(theirs)
+    )
 
 
 def _fills_a_scale(inputs: Inputs) -> bool:
@@ -81,6 +86,20 @@ def _fills_a_scale(inputs: Inputs) -> bool:
         return False
     lowest = CLOSE * scale
     return inputs.low <= lowest and (scale == 255 or inputs.high >= 1 - CLOSE)
+
+
+def _is_noisy(ours: Inputs, theirs: Inputs) -> bool:
+    """Return whether inputs may be others with noise: the mean is the same and the spread a little larger."""
+    (mean, std), (other_mean, other_std) = _mean_and_std(ours), _mean_and_std(theirs)
+    scale = scale_of(theirs.low, theirs.high)
+    return abs(mean - other_mean) < SAME_MEAN * scale and other_std / NOISE < std < other_std * NOISE
+
+
+def _mean_and_std(inputs: Inputs) -> tuple[float, float]:
+    """Return the mean and the standard deviation of all values together."""
+    means, stds = inputs.statistics
+    variance = stds.square().mean() + means.var(correction=0)
+    return float(means.mean()), float(variance.sqrt())
 
 
 def _larger(trained: Inputs, evaluated: Inputs) -> str:
