@@ -380,3 +380,31 @@ def test_a_window_that_is_given_up_or_flushed_is_not_an_accident() -> None:
     step.flush()
     optimizer.zero_grad()
     assert step.updates == 1
+
+
+def test_a_step_of_another_model_may_not_write_to_the_gradients_of_a_window() -> None:
+    generator, critic = nn.Linear(4, 4), nn.Linear(4, 1)
+
+    def criticize(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return model(x).mean() - model(generator(x).detach()).mean()
+
+    def generate(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return -critic(model(x)).mean()
+
+    def generate_with_detached_weights(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        weights = {name: parameter.detach() for name, parameter in critic.named_parameters()}
+        return -torch.func.functional_call(critic, weights, model(x)).mean()
+
+    def train(loss) -> None:
+        first = TrainStep(
+            critic, torch.optim.SGD(critic.parameters(), lr=0.1), criticize, accumulate=2, tier="eager"
+        )
+        second = TrainStep(generator, torch.optim.SGD(generator.parameters(), lr=0.1), loss, tier="eager")
+        for _ in range(4):
+            first(torch.randn(8, 4))
+            second(torch.randn(8, 4))
+
+    with pytest.raises(StepError, match=r"were changed.*torch.func.functional_call"):
+        train(generate)
+    critic.zero_grad()
+    train(generate_with_detached_weights)

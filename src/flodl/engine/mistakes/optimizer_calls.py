@@ -105,7 +105,10 @@ class OptimizerCalls:
                 "that of the whole window. Remove clip_grad_norm_(), clip_grad_value_() and anything else "
                 "that writes to .grad, such as a backward() of your own: a TrainStep clips the gradients of "
                 "the window with clip_norm=… or clip_value=…. To change the gradients of each micro-batch, "
-                "use parameter.register_hook."
+                "use parameter.register_hook. If a step of another model did it, because its loss goes "
+                "through this one, call this one there with detached weights: "
+                "torch.func.functional_call(model, {name: p.detach() for name, p in "
+                "model.named_parameters()}, x)."
             )
 
     def remember_again(self) -> None:
