@@ -21,10 +21,10 @@ _MODULE_FILE = os.path.join("torch", "nn", "modules", "module.py")
 
 
 class _Kind(Enum):
+    # Also the code that a graph of the user consists of.
     USER = auto()
     OWN = auto()
-    # The forward of a graph, and a call of a module: flodl and torch run the user's model there.
-    GENERATED = auto()
+    # The user's model begins there, whoever calls it.
     MODULE_CALL = auto()
     LIBRARY = auto()
 
@@ -106,7 +106,7 @@ def _shortened(error: BaseException, *, is_explained: bool) -> TracebackType | N
     """Return the traceback of an error without the frames of flodl."""
     nodes = [*_nodes(error.__traceback__)]
     kinds = [_kind_of(node) for node in nodes]
-    if _Kind.OWN not in kinds and _Kind.GENERATED not in kinds:
+    if _Kind.OWN not in kinds:
         return error.__traceback__
     if isinstance(error, FlodlError):
         return _joined([node for node, kind in zip(nodes, kinds) if kind is _Kind.USER])
@@ -114,7 +114,7 @@ def _shortened(error: BaseException, *, is_explained: bool) -> TracebackType | N
     for node, kind in zip(nodes, kinds):
         if kind is not _Kind.LIBRARY:
             is_of_user = kind is not _Kind.OWN
-        if kind not in (_Kind.OWN, _Kind.GENERATED) and is_of_user:
+        if is_of_user:
             kept.append(node)
     is_bug = not is_of_user and not is_explained and not _is_out_of_memory(error)
     return error.__traceback__ if is_bug else _joined(kept)
@@ -136,8 +136,6 @@ def _joined(nodes: list[TracebackType]) -> TracebackType | None:
 
 def _kind_of(node: TracebackType) -> _Kind:
     path = node.tb_frame.f_code.co_filename
-    if path.startswith("<flodl "):
-        return _Kind.GENERATED
     # The methods of a dataclass of flodl have a file without a name.
     is_of_dataclass = path.startswith("<") and str(node.tb_frame.f_globals.get("__name__")).startswith(_OWN)
     if is_of_dataclass or is_own_file(path):
