@@ -1,4 +1,4 @@
-"""A mistake in a data set, a transform or a loop shows the user's frames only."""
+"""A mistake in a dataset, a transform or a loop shows the user's frames only."""
 
 import traceback
 
@@ -39,7 +39,7 @@ def stream():
         (lambda: Loader([torch.ones(2)] * 8, 4, collate=fails, mode="streaming"), ["fails"]),
         (lambda: Loader(stream(), 4), ["stream", "fails"]),
     ],
-    ids=["data set", "transform", "collate", "iterable"],
+    ids=["dataset", "transform", "collate", "iterable"],
 )
 def test_an_error_of_the_user_while_a_loader_is_read(loader, frames):
     def read():

@@ -80,7 +80,7 @@ def test_an_error_of_flodl_about_the_step_function():
     assert frames(loop, trainer(per_sample, dry_pass=False)) == ["frames", "loop"]
 
 
-def test_an_error_of_the_data_set():
+def test_an_error_of_the_dataset():
     assert frames(trainer().fit, Fails(), epochs=1, batch_size=4) == ["frames", "__getitem__", "fails"]
     loader = Loader(Fails(), 4)
     assert frames(trainer().fit, loader, epochs=1) == ["frames", "__getitem__", "fails"]

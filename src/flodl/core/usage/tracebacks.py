@@ -146,5 +146,5 @@ def _kind_of(node: TracebackType) -> _Kind:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Return whether memory is full, which is no bug wherever it happens; torch is not imported here."""
+    """Return whether memory is full, which is not a bug in flodl; torch is not imported here."""
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
