@@ -18,6 +18,7 @@ from flodl.core.plain import describe
 from flodl.core.rng import default_seed
 from flodl.core.usage.attributes import fix_attributes
 from flodl.core.usage.calls import DataCallError, explain_creation
+from flodl.core.usage.tracebacks import hide_own_frames, hides_own_frames
 
 from .augment.augmentation import as_augmentation
 from .augment.repeated import warning_about_normalizing_twice
@@ -233,6 +234,7 @@ class Loader:
         """Whether a loop over the loader was left within an epoch: the next loop starts the next epoch."""
         return self._is_left_early
 
+    @hides_own_frames
     def set_epoch(self, epoch: int) -> None:
         """Move to the start of an epoch."""
         epoch = as_integer(epoch)
@@ -307,6 +309,7 @@ class Loader:
         """Return the cursor after the last yielded batch, as JSON-serializable data."""
         return self._cursor_in(self._epoch, seed=self.seed, sampler=self._sampler).state_dict()
 
+    @hides_own_frames
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Move to a cursor: the next batch is the one that followed it.
 
@@ -416,26 +419,30 @@ class Loader:
         )
 
     def _rest_of_epoch(self, iteration: int, *, in_loop: bool) -> Iterator[Any]:
-        if in_loop and iteration == self._iteration:
-            self._leave_epoch()
-        batches = self._backend.batches(self._plan())
-        # Written for every batch, so without the check of assignments to a loader.
-        own = vars(self)
-        while True:
-            # Outside inference mode: prefetched tensors may be used in training.
-            with torch.inference_mode(False):
-                item = next(batches, None)
-            if iteration != self._iteration:
-                raise _iteration_over()
-            if item is None:
-                break
-            own["_position"], own["_source_state"] = item.position, item.source_state
-            own["_is_left_early"] = in_loop
-            yield item.batch if in_loop else item
-            del item  # its memory may be needed for the next one
-            if iteration != self._iteration:
-                raise _iteration_over()
-        self._begin_at(self._epoch + 1, 0, None)
+        try:
+            if in_loop and iteration == self._iteration:
+                self._leave_epoch()
+            batches = self._backend.batches(self._plan())
+            # Written for every batch, so without the check of assignments to a loader.
+            own = vars(self)
+            while True:
+                # Outside inference mode: prefetched tensors may be used in training.
+                with torch.inference_mode(False):
+                    item = next(batches, None)
+                if iteration != self._iteration:
+                    raise _iteration_over()
+                if item is None:
+                    break
+                own["_position"], own["_source_state"] = item.position, item.source_state
+                own["_is_left_early"] = in_loop
+                yield item.batch if in_loop else item
+                del item  # its memory may be needed for the next one
+                if iteration != self._iteration:
+                    raise _iteration_over()
+            self._begin_at(self._epoch + 1, 0, None)
+        except BaseException as error:
+            hide_own_frames(error)
+            raise
 
     def _leave_epoch(self) -> None:
         """Move to the next epoch if batches of this one were yielded, after the cursor that was loaded.

@@ -17,6 +17,7 @@ from flodl.core.integers import as_integer, is_integer
 from flodl.core.interrupts import uninterrupted
 from flodl.core.usage.attributes import fix_attributes
 from flodl.core.usage.calls import explain_creation
+from flodl.core.usage.tracebacks import hide_own_frames, hides_own_frames
 from flodl.optim import Schedule, ScheduleBridge, apply
 
 from .batch.keywords import by_position, taking_a_dict
@@ -250,18 +251,22 @@ class TrainStep:
         self._body.means.reset()
 
     def __call__(self, *batch: Any, **named: Any) -> Tensor:
-        if named:
-            batch = by_position(self._body.step_fn, batch, named)
-        lane = self._controller.lane
-        if lane is None or (loss := lane(batch)) is None:
-            return self._run(batch)
-        # The named values are where the recording put them the last time.
-        count = self._count
-        count.steps += 1
-        count.updates += 1
-        if self._bridge is not None:
-            self._bridge.advance()
-        return loss
+        try:
+            if named:
+                batch = by_position(self._body.step_fn, batch, named)
+            lane = self._controller.lane
+            if lane is None or (loss := lane(batch)) is None:
+                return self._run(batch)
+            # The named values are where the recording put them the last time.
+            count = self._count
+            count.steps += 1
+            count.updates += 1
+            if self._bridge is not None:
+                self._bridge.advance()
+            return loss
+        except BaseException as error:
+            hide_own_frames(error)
+            raise
 
     def call(self, batch: tuple[Any, ...], *, samples: int | None) -> Tensor:
         """Run one step on a batch with this many samples, if its tensors do not have one row per sample.
@@ -274,24 +279,28 @@ class TrainStep:
         >>> step.call((by_time,), samples=4).shape
         torch.Size([])
         """
-        if not isinstance(batch, tuple | list):
-            raise StepError(
-                f"call got {a_type(batch)}. Pass the arguments of the step function as a tuple: "
-                "call((x, y), samples=8)."
-            )
-        if samples is None:
-            return self(*batch)
-        if type(samples) is not int or samples < 1:
-            samples = as_integer(samples)
-        if not is_integer(samples, at_least=1):
-            raise StepError(f"samples={samples!r}. Pass the number of samples in the batch, or None.")
-        self._usual.is_explicit = True
-        first: Any = batch[0] if batch else None
-        # The usual case, without a search for the first tensor.
-        has_rows = isinstance(first, Tensor) and first.dim() > 0
-        if samples == (len(first) if has_rows else num_samples(batch)):
-            return self(*batch)
-        return self._run(tuple(batch), samples)
+        try:
+            if not isinstance(batch, tuple | list):
+                raise StepError(
+                    f"call got {a_type(batch)}. Pass the arguments of the step function as a tuple: "
+                    "call((x, y), samples=8)."
+                )
+            if samples is None:
+                return self(*batch)
+            if type(samples) is not int or samples < 1:
+                samples = as_integer(samples)
+            if not is_integer(samples, at_least=1):
+                raise StepError(f"samples={samples!r}. Pass the number of samples in the batch, or None.")
+            self._usual.is_explicit = True
+            first: Any = batch[0] if batch else None
+            # The usual case, without a search for the first tensor.
+            has_rows = isinstance(first, Tensor) and first.dim() > 0
+            if samples == (len(first) if has_rows else num_samples(batch)):
+                return self(*batch)
+            return self._run(tuple(batch), samples)
+        except BaseException as error:
+            hide_own_frames(error)
+            raise
 
     def _run(self, batch: tuple[Any, ...], samples: int | None = None) -> Tensor:
         started = time.perf_counter() if self._count.steps == 0 else 0.0
@@ -358,6 +367,7 @@ class TrainStep:
             self._look_for_empty_batch(batch, loss)
         return loss
 
+    @hides_own_frames
     def flush(self) -> None:
         """Apply an accumulation window that is not full, weighted by the samples it has."""
         if self.is_between_updates:
@@ -386,6 +396,7 @@ class TrainStep:
             self._body.means.restore()
         self._window.close()
 
+    @hides_own_frames
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs besides model and optimizer: counts, schedule, scaler, means.
 
@@ -410,6 +421,7 @@ class TrainStep:
             "schedule": None if self._bridge is None else self._bridge.state_dict(),
         }
 
+    @hides_own_frames
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`; load model and optimizer first. Raises if it does not match."""
         body = self._body

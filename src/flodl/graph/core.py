@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from flodl.core import BuildError, InputError, StateError, log
 from flodl.core.paths import nearest, suggestion
+from flodl.core.usage.tracebacks import hide_own_frames
 from flodl.observe import CarriedValues, unshared
 
 from .control.control import Control, explain_tracing
@@ -101,24 +102,32 @@ class GraphCore(nn.Module):
     def forward(self, input: Any = _NO_INPUT, /, *others: Any, **named: Any) -> Any:
         if others or named or self._num_inputs != 1:
             inputs = self._ordered(input, others, named)
+            if inputs is None:
+                raise self._wrong_inputs(len(others) + (input is not _NO_INPUT), named)
             input, others = inputs[0], inputs[1:]
         elif input is _NO_INPUT:
             raise self._wrong_inputs(0, named)
         program = self._program
         if not torch.compiler.is_dynamo_compiling():
-            # Other code may replace modules in the table (quantization does). Dynamo guards the table itself.
-            if [*self._modules.values()] != self._bound:
-                self._rebind()
-                self._first_calls.restart(self)
-                program = self._program
-            if self._first_calls.are_due[self.training] and self._first_calls.check(self):
-                wrapped = watched(self._spec, self._targets(), keep_tags=self._keeps_tags)
-                program = bind(self._source, wrapped)
+            try:
+                # Other code may replace modules in the table (quantization does). Dynamo guards the table
+                # itself.
+                if [*self._modules.values()] != self._bound:
+                    self._rebind()
+                    self._first_calls.restart(self)
+                    program = self._program
+                if self._first_calls.are_due[self.training] and self._first_calls.check(self):
+                    wrapped = watched(self._spec, self._targets(), keep_tags=self._keeps_tags)
+                    program = bind(self._source, wrapped)
+            except BaseException as error:
+                hide_own_frames(error)
+                raise
         try:
             return program(self, input, *others)
         except Exception as error:
             forget_failed_call(self.modules())
             clearer = self._add_error_path(error, error.__traceback__)
+            hide_own_frames(error)
             if clearer is not None:
                 raise clearer from error
             raise
@@ -233,8 +242,8 @@ class GraphCore(nn.Module):
         if not torch.compiler.is_compiling():
             self._memory.watch_history()
 
-    def _ordered(self, input: Any, others: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """Return all inputs in the order of their declaration."""
+    def _ordered(self, input: Any, others: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...] | None:
+        """Return all inputs in the order of their declaration; None if they are not those of the graph."""
         given = others if input is _NO_INPUT else (input, *others)
         missing = self._spec.all_input_names[len(given) :]
         if (
@@ -243,7 +252,7 @@ class GraphCore(nn.Module):
             and all(name in named for name in missing)
         ):
             return (*given, *(named[name] for name in missing))
-        raise self._wrong_inputs(len(given), named)
+        return None
 
     def _wrong_inputs(self, by_position: int, named: dict[str, Any]) -> InputError:
         first = "x" if self.input_names[0] == "input" else self.input_names[0]

@@ -12,6 +12,7 @@ from weakref import ref
 from flodl.core import TrainError
 from flodl.core.formats import counted
 from flodl.core.interrupts import uninterrupted
+from flodl.core.usage.tracebacks import hide_own_frames
 from flodl.data import Loader
 from flodl.engine import enter_training
 from flodl.graph import Graph, reset_carried_values
@@ -45,6 +46,14 @@ def run_epoch(
     run: Run, data: Any, batch_size: int | None, eval_data: Any, limit: int | None
 ) -> Iterator[Any]:
     """Yield the remaining batches of the epoch, then evaluate, report and save."""
+    try:
+        yield from _batches(run, data, batch_size, eval_data, limit)
+    except BaseException as error:
+        hide_own_frames(error)
+        raise
+
+
+def _batches(run: Run, data: Any, batch_size: int | None, eval_data: Any, limit: int | None) -> Iterator[Any]:
     session, step, request = run.session, run.session.train_step, run.stop_request
     loader = run.loaders.for_training(data, batch_size, epoch=session.epochs)
     if _is_stopped(run):

@@ -18,6 +18,7 @@ from flodl.core import TrainError
 from flodl.core.formats import a_type, counted
 from flodl.core.integers import as_integer
 from flodl.core.metric_modes import Mode
+from flodl.core.usage.tracebacks import hide_own_frames, hides_own_frames
 from flodl.data import Loader
 from flodl.distributed.reduction import OuterOptimizer
 from flodl.engine import (
@@ -305,6 +306,7 @@ class Trainer(CheckedAttributes):
         """
         return self._run.open(as_integer(epochs), as_integer(limit))
 
+    @hides_own_frames
     def resume(
         self,
         data: Any,
@@ -336,40 +338,44 @@ class Trainer(CheckedAttributes):
 
     def step(self, *batch: Any, **named: Any) -> Tensor:
         """Train on one batch, and return its loss: `step(batch)`, `step(x, y)` or `step(**batch)`."""
-        run, cursor, average = self._run, self._run.cursor, self._average
-        if average is not None and average.is_applied:
-            average.refuse_inside("step")
-        if self._ranks is not None:
-            raise not_on_ranks("step")
-        if named:
-            arguments = by_position(run.evaluator.step_fn, batch, named)
-            whole = cursor.whole_of(arguments if batch else named, arguments)
-        else:
-            whole = batch[0] if len(batch) == 1 else batch
-            arguments = whole if type(whole) is tuple else as_arguments(whole)
-        samples = cursor.num_samples if whole is cursor.batch else cursor.num_samples_of(whole)
-        steps = self.train_step.steps
-        if average is not None and not steps:
-            average.follow()
-        if run.is_pending:
-            run.start()
-            run.begin()
-        elif not steps:
-            run.refuse_earlier_run()
         try:
-            loss = self.train_step.call(arguments, samples=samples)
+            run, cursor, average = self._run, self._run.cursor, self._average
+            if average is not None and average.is_applied:
+                average.refuse_inside("step")
+            if self._ranks is not None:
+                raise not_on_ranks("step")
+            if named:
+                arguments = by_position(run.evaluator.step_fn, batch, named)
+                whole = cursor.whole_of(arguments if batch else named, arguments)
+            else:
+                whole = batch[0] if len(batch) == 1 else batch
+                arguments = whole if type(whole) is tuple else as_arguments(whole)
+            samples = cursor.num_samples if whole is cursor.batch else cursor.num_samples_of(whole)
+            steps = self.train_step.steps
+            if average is not None and not steps:
+                average.follow()
+            if run.is_pending:
+                run.start()
+                run.begin()
+            elif not steps:
+                run.refuse_earlier_run()
+            try:
+                loss = self.train_step.call(arguments, samples=samples)
+            except BaseException as error:
+                if isinstance(error, TypeError):
+                    check_signature(taking_a_dict(self.step_fn), arguments, error)
+                if self.train_step.steps > steps:
+                    # The interrupt came too late: the batch was trained on and must not be repeated.
+                    run.session.position.epoch_step += 1
+                    run.after_update()
+                raise
+            run.after_batch(whole, loss, steps_before=steps)
+            if cursor.batch is None:
+                run.report_no_epoch()
+            return loss
         except BaseException as error:
-            if isinstance(error, TypeError):
-                check_signature(taking_a_dict(self.step_fn), arguments, error)
-            if self.train_step.steps > steps:
-                # The interrupt came too late: the batch was trained on and must not be repeated.
-                run.session.position.epoch_step += 1
-                run.after_update()
+            hide_own_frames(error)
             raise
-        run.after_batch(whole, loss, steps_before=steps)
-        if cursor.batch is None:
-            run.report_no_epoch()
-        return loss
 
     @explained
     def evaluate(self, data: Any, batch_size: int | Usual | None = USUAL) -> dict[str, float]:
@@ -433,10 +439,12 @@ class Trainer(CheckedAttributes):
         """Return the result of the run so far."""
         return self._run.result()
 
+    @hides_own_frames
     def loader(self, data: Any, batch_size: int | None = None) -> Loader:
         """Return the loader for the training: the one that is passed, or one over the data."""
         return self._run.loaders.for_training(data, batch_size, epoch=self.epochs)
 
+    @hides_own_frames
     def trend(self, metric: str) -> Trend:
         """Return the history of a metric, one value for each epoch; an unknown name raises."""
         known = dict.fromkeys(name for row in self.history for name in row)

@@ -72,9 +72,8 @@ def test_an_error_of_flodl_without_frames_of_the_user_has_no_traceback():
 
 
 def test_all_frames_are_shown_for_debugging():
-    error = step_error(wrong_sizes)
     set_verbosity("debug")
     try:
-        assert "src/flodl/engine/step.py" in without_own_frames(error)
+        assert "src/flodl/engine/step.py" in without_own_frames(step_error(wrong_sizes))
     finally:
         set_verbosity("normal")

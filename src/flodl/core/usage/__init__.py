@@ -1,1 +1,1 @@
-"""Explains wrong calls and assignments: what was written, and what to write instead."""
+"""Explains wrong calls and assignments: what was written, and what to write instead. Shortens tracebacks."""

@@ -18,6 +18,7 @@ from ..errors import (
     ScheduleError,
 )
 from ..paths import suggestion
+from .tracebacks import hide_own_frames
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,7 +59,8 @@ def explain_calls(
     """Return a decorator: a call of the function with the wrong arguments raises `error` with advice.
 
     `elsewhere` are the names that others use for an argument, with what to write; `example` is a whole call.
-    The signature stays as it is, and a TypeError from inside the function too.
+    The signature stays as it is, and a TypeError from inside the function too. An error has no frames of
+    flodl in its traceback.
 
     >>> @explain_calls(DataCallError)
     ... def read(path, *, skip=0): ...
@@ -73,12 +75,16 @@ def explain_calls(
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             try:
-                return function(*args, **kwargs)
-            except TypeError as raised:
-                if raised.__traceback__ is None or raised.__traceback__.tb_next is not None:
-                    raise  # it comes from inside the function
-                message = wrong_call(called, function, args, kwargs, elsewhere or {}, example)
-                raise (raised if message is None else error(message)) from None
+                try:
+                    return function(*args, **kwargs)
+                except TypeError as raised:
+                    if raised.__traceback__ is None or raised.__traceback__.tb_next is not None:
+                        raise  # it comes from inside the function
+                    message = wrong_call(called, function, args, kwargs, elsewhere or {}, example)
+                    raise (raised if message is None else error(message)) from None
+            except BaseException as raised:
+                hide_own_frames(raised)
+                raise
 
         return call
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
 
-from flodl.core import FlodlError, log
-from flodl.core.contents import is_own_file, is_user_file
+from flodl.core import FlodlError
+from flodl.core.contents import is_user_file
+from flodl.core.usage.tracebacks import chain_of, hide_own_frames
 
 
 def without_own_frames(error: BaseException) -> str:
-    """Return a traceback without the frames of flodl, where it has frames of the user.
+    """Return the traceback of an error as `hide_own_frames` leaves it; "" if it shows no frame.
 
-    An error of flodl explains itself, so only the frames of the user are shown; "" if there are none.
-    `FLODL_VERBOSITY=debug` keeps all frames.
+    That is an error of flodl, which explains itself, without a frame of the user.
 
     >>> try:
     ...     int("x")
@@ -21,18 +20,10 @@ def without_own_frames(error: BaseException) -> str:
     ...     print(without_own_frames(error).splitlines()[-1])
     ValueError: invalid literal for int() with base 10: 'x'
     """
-    found = traceback.TracebackException.from_exception(error)
-    if log.enabled(log.Verbosity.DEBUG):
-        return "".join(found.format())
-    explains_itself = isinstance(error, FlodlError)
-    for one in _chain(found):
-        if explains_itself:
-            one.stack[:] = [frame for frame in one.stack if is_user_file(frame.filename)]
-        elif any(is_user_file(frame.filename) for frame in one.stack):
-            one.stack[:] = [frame for frame in one.stack if not is_own_file(frame.filename)]
-    if explains_itself and not any(one.stack for one in _chain(found)):
+    hide_own_frames(error)
+    if isinstance(error, FlodlError) and all(one.__traceback__ is None for one in chain_of(error)):
         return ""
-    return "".join(found.format())
+    return "".join(traceback.format_exception(error))
 
 
 def line_of_user(error: BaseException) -> str:
@@ -44,12 +35,3 @@ def line_of_user(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if is_user_file(frame.filename)]
     return f"{own[-1].filename}, line {own[-1].lineno}, in {own[-1].name}" if own else ""
-
-
-def _chain(found: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
-    """Yield an error and those that it was raised from."""
-    waiting = [found]
-    while waiting:
-        one = waiting.pop()
-        yield one
-        waiting += [other for other in (one.__cause__, one.__context__) if other is not None]
