@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -56,7 +57,11 @@ def death_of_worker(error: Exception, processes: Sequence[BaseProcess]) -> Worke
     if not _is_of_connection(error):
         return None
     try:
-        connection.wait([process.sentinel for process in processes], timeout=_END_S)
+        ready = connection.wait([process.sentinel for process in processes], timeout=_END_S)
+        for process in processes:
+            if process.sentinel in ready:
+                # Its connections close a moment before it ends.
+                process.join(_END_S)
     except WorkerDied as died:
         return WorkerDied(died.message)
     except RuntimeError as died:
@@ -71,7 +76,10 @@ class _Explaining:
     def __init__(self, handler: Any) -> None:
         self._handler = handler
 
-    def __call__(self, number: int, frame: Any) -> None:
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if _is_in_finalizer(frame):
+            # Python would only print the error. The process that reads the batches notices the death, too.
+            return
         try:
             self._handler(number, frame)
             return
@@ -80,6 +88,14 @@ class _Explaining:
             if died is None:
                 raise
         raise died
+
+
+def _is_in_finalizer(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_of_connection(error: Exception) -> bool:
