@@ -43,11 +43,11 @@ ACCEPTED = {
 
 
 @pytest.mark.parametrize("call", ACCEPTED.values(), ids=list(ACCEPTED))
-def test_an_integer_of_numpy_means_the_same_as_an_int(call) -> None:
+def test_a_numpy_integer_means_the_same_as_an_int(call) -> None:
     assert repr(call(TWO, ONE)) == repr(call(2, 1))
 
 
-def test_steps_and_seeds_may_be_integers_of_numpy(tmp_path) -> None:
+def test_steps_and_seeds_may_be_numpy_integers(tmp_path) -> None:
     assert save_bundle(tmp_path, TWO, {"model": {"w": torch.ones(2)}}).name == "step-00000002"
     flodl.manual_seed(TWO)
     drawn = torch.rand(2)

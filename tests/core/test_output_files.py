@@ -50,7 +50,7 @@ def graph():
 
 @pytest.mark.parametrize("path", WRONG)
 @pytest.mark.parametrize("method", METHODS)
-def test_a_path_that_cannot_be_written_is_an_error_of_flodl(graph, method, path):
+def test_a_path_that_cannot_be_written_is_an_flodl_error(graph, method, path):
     expected = WRONG[path]
     if (method, path) == ("save_checkpoint", ""):
         expected = r"cannot write '\.': it is a folder"
@@ -83,7 +83,7 @@ def test_the_picture_of_a_search_is_written_or_an_error():
         ("a" * 300, r"checkpoint_dir='.*the name is too long\. Choose a shorter one"),
     ],
 )
-def test_a_folder_that_cannot_be_created_is_an_error_of_flodl(path, words):
+def test_a_folder_that_cannot_be_created_is_an_flodl_error(path, words):
     with pytest.raises(FlodlError, match=words):
         trainer(checkpoint_dir=path).fit(torch.randn(6, 2), epochs=1, batch_size=3)
     with pytest.raises(FlodlError, match=r"NUL character|the name is too long"):

@@ -88,7 +88,7 @@ def test_what_cannot_be_drawn_is_refused(wrong, words):
         wrong()
 
 
-def test_integers_of_numpy_are_seeds_and_bounds():
+def test_numpy_integers_are_seeds_and_bounds():
     import numpy as np
 
     assert Rng(np.int64(7)).seed == 7

@@ -304,7 +304,7 @@ def test_an_error_of_an_augmentation_says_what_it_is_called_with(augment):
     assert note.startswith("augment is called with the whole batch and a Chance")
 
 
-def test_an_error_of_flodls_own_augmentation_gets_no_second_explanation():
+def test_an_flodl_errors_own_augmentation_gets_no_second_explanation():
     with pytest.raises(DataError, match="RandomFlip expects images") as caught:
         next(iter(Loader(torch.zeros(8, 2), 4, augment=RandomFlip())))
     assert not getattr(caught.value, "__notes__", [])

@@ -32,6 +32,6 @@ def test_a_learning_rate_that_is_not_a_usable_number_is_an_error(make, rate):
         make(optimizer=lambda groups: torch.optim.SGD(groups, lr=rate))
 
 
-def test_what_torch_rejects_is_an_error_of_flodl(make):
+def test_what_torch_rejects_is_an_flodl_error(make):
     with pytest.raises(TrainError, match="the optimizer cannot be built: Invalid learning rate: -1"):
         make(optimizer=lambda groups: torch.optim.SGD(groups, lr=-1))

@@ -763,7 +763,7 @@ def test_the_message_about_a_resume_says_how_far_the_run_had_come(make, data, tm
     ]
 
 
-def test_other_evaluation_data_begins_the_comparison_of_early_stopping_again(make, data, tmp_path):
+def test_other_evaluation_data_restarts_the_early_stopping_comparison(make, data, tmp_path):
     def start(epochs, labels, *, trainer=None):
         stopping = EarlyStopping("eval_loss", patience=2)
         trainer = trainer or make(
@@ -781,10 +781,8 @@ def test_other_evaluation_data_begins_the_comparison_of_early_stopping_again(mak
     assert trainer.epochs == 6
     assert len(told) == 1
     assert "eval_data" in told[0]
-    assert (
-        "EarlyStopping('eval_loss') starts from scratch: its best value is for other evaluation data"
-        in told[0]
-    )
+    reason = "starts from scratch: its best value was computed on different evaluation data"
+    assert f"EarlyStopping('eval_loss') {reason}" in told[0]
     assert "compares values of different evaluation data" in told[0]
     trainer, told = start(9, data[1] + 200.0, trainer=trainer)
     assert (trainer.epochs, len(told)) == (9, 2)

@@ -140,7 +140,7 @@ class Ignored:
         return "none" if is_back else "changed"
 
     def kept(self, path: str) -> str | None:
-        """Return the setting with the name of an option if this start ignores that of the program.
+        """Return the setting with the same name as an option if this start ignores the program's value.
 
         >>> Ignored({"lr": [0.01]}).kept("config.learning_rate"), Ignored().kept("config.learning_rate")
         ('lr', None)

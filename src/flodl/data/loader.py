@@ -423,7 +423,7 @@ class Loader:
             if in_loop and iteration == self._iteration:
                 self._leave_epoch()
             batches = self._backend.batches(self._plan())
-            # Written for every batch, so without the check of assignments to a loader.
+            # Set for every batch, so it skips the loader's assignment check.
             own = vars(self)
             while True:
                 # Outside inference mode: prefetched tensors may be used in training.

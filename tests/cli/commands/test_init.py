@@ -489,7 +489,7 @@ def test_a_new_project_trains_and_saves_a_plain_module(work, warm_python):
 
 
 @pytest.mark.parametrize("template", ["digits", "hf"])
-def test_scripts_of_a_new_project_report_every_error_of_flodl(template):
+def test_scripts_of_a_new_project_report_every_flodl_error(template):
     folder = resources.files("flodl.cli.scaffold") / "templates" / template
     scripts = [file for file in folder.iterdir() if "__main__" in _text_of(file)]
     assert scripts

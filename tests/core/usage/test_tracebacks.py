@@ -65,17 +65,17 @@ def test_an_error_of_the_user_keeps_only_the_frames_of_the_user():
     assert error.__notes__ == ["in sample 3"]
 
 
-def test_an_error_of_flodl_ends_at_the_line_of_the_user():
+def test_an_flodl_error_ends_at_the_line_of_the_user():
     error = caught(boundary("raise FlodlError('no data')"))
     assert functions_of(error) == ["caught"]
 
 
-def test_a_bug_of_flodl_keeps_all_frames():
+def test_a_bug_in_flodl_keeps_all_frames():
     error = caught(boundary("{}['missing']"))
     assert functions_of(error) == ["caught", "run", "inner"]
 
 
-def test_torch_called_by_flodl_is_a_bug_but_full_memory_is_not():
+def test_torch_called_by_flodl_is_a_bug_but_out_of_memory_is_not():
     error = caught(boundary("torch.nn.functional.linear(1, 2)", torch=torch))
     assert functions_of(error) == ["caught", "run", "inner"]
     full = torch.OutOfMemoryError("CUDA out of memory")
@@ -104,7 +104,7 @@ def test_the_cause_and_the_context_stay_and_are_shortened_too():
     assert functions_of(first) == ["of_user"]
 
 
-def test_errors_that_were_raised_from_each_other_end():
+def test_cyclic_exception_chains_terminate():
     one, other = ValueError("one"), ValueError("other")
     one.__context__, other.__context__ = other, one
     assert caught(boundary("of_user(one)", of_user=of_user, one=one)) is one

@@ -60,14 +60,14 @@ def step_error(step_fn):
     return error_of(step, torch.ones(2, 2))
 
 
-def test_an_error_of_flodl_shows_only_the_frames_of_the_user_that_led_to_it():
+def test_an_flodl_error_shows_only_the_frames_of_the_user_that_led_to_it():
     text = without_own_frames(step_error(wrong_sizes))
     assert "in wrong_sizes" in text
     assert "StepFunctionError: shape '[-1, 5]' is invalid" in text
     assert "src/flodl/" not in text
 
 
-def test_an_error_of_flodl_without_frames_of_the_user_has_no_traceback():
+def test_an_flodl_error_without_frames_of_the_user_has_no_traceback():
     assert without_own_frames(step_error(no_loss).with_traceback(None)) == ""
 
 

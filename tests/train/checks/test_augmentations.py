@@ -155,7 +155,7 @@ def test_images_that_are_normalized_by_hand_for_one_of_both_only_are_reported(ma
 @pytest.mark.parametrize("shape", [(-1, 1, 28, 28), (-1, 28, 28), (-1, 784)])
 @pytest.mark.parametrize("top", [1, 255])
 @pytest.mark.parametrize("sd", [0.1, 0.3])
-def test_noise_in_one_of_both_is_not_taken_for_normalization(make, capsys, shape, top, sd):
+def test_noise_in_one_of_the_two_is_not_mistaken_for_normalization(make, capsys, shape, top, sd):
     (x, y), (clean_x, clean_y) = images(100, 0), images(60, 1)
     noisy = (top * (x + sd * torch.randn_like(x))).reshape(shape), y
     clean = (top * clean_x).reshape(shape), clean_y

@@ -71,7 +71,7 @@ def test_an_error_of_the_step_function():
     assert frames(trainer(step_fails).find_lr, (X, Y), 4) == ["frames", "step_fails"]
 
 
-def test_an_error_of_flodl_about_the_step_function():
+def test_an_flodl_error_about_the_step_function():
     def per_sample(model, x, y):
         return (model(x) - y).square().mean(1)
 

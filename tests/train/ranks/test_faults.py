@@ -90,7 +90,7 @@ def test_all_ranks_that_fail_end_the_run_with_the_first_failure(make, data, supe
     assert "1 ranks" not in shown
 
 
-def test_an_error_of_flodl_in_a_rank_is_shown_without_frames_of_flodl(make, data, capsys):
+def test_an_flodl_error_in_a_rank_is_shown_without_frames_of_flodl(make, data, capsys):
     def loss_of(model, x, y):
         return "no loss" if (x > 1e5).any() else (model(x) - y).square().mean()
 

@@ -55,7 +55,7 @@ def match_names(
     wrong = _not_allowed(missing, allow_missing), _not_allowed(skipped, allow_unexpected)
     if len(wrong[0]) == len(wrong[1]) == 1 and not found_under:
         _check_renamed(available[wrong[1][0]], wrong[0][0], stored, wanted, where, verify)
-    # Only names without a partner may be what was meant.
+    # Only unmatched names are candidates for suggestions.
     lacking = {name: wanted[name] for name in missing}
     spare = {name: stored[available[name]] for name in skipped}
     _check_allowed(lacking, allow_missing, spare, f"{where} lacks", "allow_missing", found_under)
@@ -104,7 +104,7 @@ def _check_allowed(
 
 
 def _hint(name: str, tensor: object, others: Mapping[str, Tensor]) -> str:
-    """Return which of the other side's unmatched names may stand for a name, best with the same shape.
+    """Return which of the other side's unmatched names may correspond to a name, best with its shape.
 
     >>> others = {f"head.{part}": torch.zeros(2) for part in ("weight", "bias")}
     >>> _hint("top.weight", torch.zeros(2), others), _hint("top.weight", torch.zeros(2), {})

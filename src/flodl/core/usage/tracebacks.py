@@ -1,4 +1,4 @@
-"""Tracebacks that show the user's own frames, not the inside of flodl."""
+"""Tracebacks that show the user's own frames, not flodl's internals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MODULE_FILE = os.path.join("torch", "nn", "modules", "module.py")
 
 
 class _Kind(Enum):
-    # Also the code that a graph of the user consists of.
+    # This includes the code that makes up the user's graph.
     USER = auto()
     OWN = auto()
     # The user's model begins there, whoever calls it.
@@ -30,7 +30,7 @@ class _Kind(Enum):
 
 
 def hide_own_frames(error: BaseException) -> None:
-    """Remove the frames of flodl from the traceback of an error, and of those that it was raised from.
+    """Remove the frames of flodl from the traceback of an error, and from the exceptions it was raised from.
 
     Frames of the user stay, and so do those of libraries that the user's code called. An error of flodl
     explains itself, and keeps only frames of the user. An error that comes from the code of flodl is a bug
@@ -146,5 +146,5 @@ def _kind_of(node: TracebackType) -> _Kind:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Return whether memory is full, which is not a bug in flodl; torch is not imported here."""
+    """Return whether this is an out-of-memory error, not a bug in flodl; torch is not imported here."""
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"

@@ -30,7 +30,7 @@ class CadenceSettings:
     growth: bool = True
     # Reports that a mean speed covers, and missed reports after which a speed is forgotten.
     num_reports: int = 5
-    # A count changes only if it is off by more than this share: all other ranks wait for what it is too large.
+    # A count changes only if it is off by more than this share; if it is too large, all other ranks wait.
     dead_zone: float = 0.02
     # Ranks within this share of the pace set it together; another rank takes over if slower by `challenge`.
     cohort: float = 0.15

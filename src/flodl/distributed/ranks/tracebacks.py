@@ -12,7 +12,7 @@ from flodl.core.usage.tracebacks import chain_of, hide_own_frames
 def without_own_frames(error: BaseException) -> str:
     """Return the traceback of an error as `hide_own_frames` leaves it; "" if it shows no frame.
 
-    That is an error of flodl, which explains itself, without a frame of the user.
+    This happens for a self-explanatory flodl error with no user frames.
 
     >>> try:
     ...     int("x")

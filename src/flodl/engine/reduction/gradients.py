@@ -72,7 +72,7 @@ class GradientReduction:
                     trained[index].grad = None
 
     def _count_bad_here(self, parameters: Sequence[Tensor]) -> None:
-        """Count the update if this rank's part of it is not finite; afterwards, that of all ranks is not."""
+        """Count the update if this rank's part of it is not finite: after averaging, no rank's update is."""
         found = self._bad.clone()
         FiniteCheck(found)([p.grad for p in parameters if p.grad is not None])
         self.num_bad_here.add_(found != 0)

@@ -91,7 +91,7 @@ def _function_words(function: FunctionType, seen: set[FunctionType]) -> Iterator
 def members_read(function: FunctionType) -> Iterator[str]:
     """Describe what a function reads by name of classes, settings and modules of the user.
 
-    Of a class, such as an enum, that is any value; of an object, a dict or a module, a simple one.
+    For a class, such as an enum, this includes any value; for other objects and modules, simple values.
     """
     outside = _outside(function)
     found = set()

@@ -19,7 +19,7 @@ from .writer_lock import acquire_writer_lock
 def set_aside_earlier_run(run_dir: Path) -> Path | None:
     """Rename the journal of a folder if its run has trained, and return its new path.
 
-    The new journal continues the numbering, so that a page that follows the folder continues.
+    The new journal continues the numbering, so that a page following the folder keeps updating.
 
     >>> import tempfile
     >>> from flodl.monitor.journal import Journal

@@ -21,7 +21,9 @@ def begin_again(hooks: Iterable[Any]) -> list[str]:
     """
     watching = [hook for hook in hooks if isinstance(hook, MetricWatcher) and is_evaluated(hook.metric)]
     return [
-        hook.restart for hook in watching if hook.begin_again("its best value is for other evaluation data")
+        hook.restart
+        for hook in watching
+        if hook.begin_again("its best value was computed on different evaluation data")
     ]
 
 

@@ -68,7 +68,7 @@ def test_other_terms_and_readers_are_kept() -> None:
     assert num_stacks(read_twice, *VALUES) == 0
 
 
-def test_slices_of_other_tensors_than_zeros_are_added() -> None:
+def test_slices_of_tensors_other_than_zeros_are_added() -> None:
     def program(*values: Tensor) -> tuple[Tensor, ...]:
         ones = aten.full.default([2, 4, 5], 1, dtype=torch.float32, device=values[0].device, pin_memory=False)
         parts = [aten.select_scatter.default(ones, values[index], 0, index) for index in range(2)]

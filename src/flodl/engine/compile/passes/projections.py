@@ -148,7 +148,7 @@ def _merge(graph: Graph, group: Sequence[Node]) -> None:
         weight = _stack(graph, [each.weight for each in linears])
         biases = [each.bias for each in linears if each.bias is not None]
         bias = _stack(graph, biases) if biases else None
-        # Under autocast, the value has another dtype than its operands.
+        # Under autocast, the value has a different dtype from its operands.
         merged = graph.call_function(torch.nn.functional.linear, (linears[0].input, weight, bias))
         old = fx.fake_value(group[0])
         merged.meta["example_value"] = old.new_empty((*old.shape[:-1], sum(widths)))

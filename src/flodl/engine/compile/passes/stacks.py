@@ -23,7 +23,7 @@ class StackSelectedSlices(CustomGraphPass):
 
     def __call__(self, graph: Graph) -> None:
         for node in reversed(list(graph.find_nodes(op="call_function", target=_aten.add.Tensor))):
-            # What was part of an outer sum is gone.
+            # Nodes that were part of an outer sum have already been removed.
             if not node.users or not fx.is_cuda(node) or (slices := _slices(node)) is None:
                 continue
             dim, parts = slices
