@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from flodl.core.errors import FlodlError
+from flodl.core.usage.tracebacks import mark_user_error
 
 _LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], Path(torch.__file__).parent))
 # How many errors of a chain (`raise … from …`) are sent.
@@ -91,6 +92,8 @@ def _key(shown: str) -> object:
 def _add_frames(error: BaseException, frames: str) -> None:
     if frames:
         error.add_note(f"In a worker of the loader:\n{frames.rstrip()}")
+        # The frames here are those that received it.
+        mark_user_error(error)
 
 
 def _users_frames(stack: traceback.StackSummary) -> str:

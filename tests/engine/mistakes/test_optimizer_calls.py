@@ -408,3 +408,19 @@ def test_a_step_of_another_model_may_not_write_to_the_gradients_of_a_window() ->
         train(generate)
     critic.zero_grad()
     train(generate_with_detached_weights)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_an_update_within_the_step_function_raises(accumulate: int) -> None:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def update(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        optimizer.step()
+        return model(x).mean()
+
+    step = TrainStep(model, optimizer, update, accumulate=accumulate)
+    with pytest.raises(StepError, match=r"the step function called optimizer\.step\(\)"):
+        step(torch.randn(8, 4))

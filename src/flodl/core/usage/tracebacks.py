@@ -17,6 +17,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _OWN = "flodl."
+# Set on an error of the user's code that flodl raises again in another process.
+_MARK = "__flodl_user_error__"
 _MODULE_FILE = os.path.join("torch", "nn", "modules", "module.py")
 
 
@@ -78,6 +80,12 @@ def hides_own_frames(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+def mark_user_error(error: BaseException) -> None:
+    """Mark an error from the user's code that has no frames of the user here, as from another process."""
+    if hasattr(error, "__dict__"):
+        setattr(error, _MARK, True)
+
+
 def chain_of(error: BaseException) -> list[BaseException]:
     """Return an error and those that it was raised from.
 
@@ -116,7 +124,7 @@ def _shortened(error: BaseException, *, is_explained: bool) -> TracebackType | N
             is_of_user = kind is not _Kind.OWN
         if is_of_user:
             kept.append(node)
-    is_bug = not is_of_user and not is_explained and not _is_out_of_memory(error)
+    is_bug = not (is_of_user or is_explained or hasattr(error, _MARK) or _is_out_of_memory(error))
     return error.__traceback__ if is_bug else _joined(kept)
 
 

@@ -68,6 +68,8 @@ class OptimizerCalls:
         # Whether the step itself makes the call.
         self.is_own = False
         self.left: LeftGradient | None = None
+        # How often the user has called optimizer.step().
+        self.num_own_steps = 0
         # Whether no piece of the current batch has run, if it is split because memory ran out.
         self._is_first_piece = False
         # How many parameters received a gradient, the fewest so far, and how many updates were looked at.
@@ -131,6 +133,15 @@ class OptimizerCalls:
                 "model.zero_grad(). If that is not possible, put back the .grad of each parameter after it."
             )
 
+    def check_not_stepped(self, *, since: int) -> None:
+        """Raise if the user has called optimizer.step() since then: in the step function."""
+        if self.num_own_steps > since:
+            raise StepError(
+                "the step function called optimizer.step(), so each batch would update the weights twice. "
+                "Remove zero_grad(), backward() and optimizer.step() from the step function, and return the "
+                "loss: a TrainStep does all of it. For several optimizers, use one TrainStep for each."
+            )
+
     def _is_cleared(self) -> bool:
         """Return whether the gradients of the earlier micro-batches are gone, or set to zero.
 
@@ -163,6 +174,8 @@ class OptimizerCalls:
         """Raise if a call by the user would spoil an update."""
         if self.is_own or self.window is None:
             return
+        if name == "step":
+            self.num_own_steps += 1
         if self.window.position > 0:
             effect = "applied too early" if name == "step" else "lost"
             raise StepError(
