@@ -22,6 +22,7 @@ from flodl.optim import ScheduleBridge
 from .batches.batch_lists import hint_at_batches
 from .batches.loaders import num_batches
 from .callbacks.watched import never_measured
+from .checks.schedule_functions import function_has_decayed
 from .dry_pass import dry_pass
 from .evaluation.batch_values import BatchValues, counts_in
 from .evaluation.metrics import components_of
@@ -282,7 +283,23 @@ def _take_means(run: Run) -> bool:
     if session.settings.nan == "skip":
         row[SKIPPED] = num_skipped_in_epoch(session)
     session.position.open_row = row
+    _warn_of_function(run, row["lr"])
     return updated
+
+
+def _warn_of_function(run: Run, rate: float) -> None:
+    """Warn if a schedule that is a function has decayed in this epoch."""
+    session = run.session
+    rates = [*(earlier["lr"] for earlier in session.history if "lr" in earlier), rate]
+    warning = function_has_decayed(
+        session.schedule,
+        initial=float(session.optimizer.defaults.get("lr", 0.0)),
+        rates=rates,
+        updates=session.updates,
+        epochs=run.progress.total_epochs or 0,
+    )
+    if warning:
+        run.reports.warn(warning)
 
 
 def _without_missing(run: Run, means: dict[str, float]) -> dict[str, float]:
