@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from ..errors import FlodlError
 from ..formats import a_type, with_article
 from ..paths import suggestion
+from .tracebacks import hide_own_frames
 
 C = TypeVar("C", bound=type)
 # How similar a name must be to an attribute to be a misspelled one.
@@ -131,15 +132,19 @@ def _refuse_misspelled(
     kind: type, error: type[FlodlError], called: str, elsewhere: Mapping[str, str]
 ) -> Callable[[Any, str, Any], None]:
     def assign(owner: Any, name: str, value: Any) -> None:
-        # A subclass may have attributes of its own.
-        if name[0] != "_" and type(owner) is kind and not hasattr(kind, name):
-            similar = misspelled(name, (one for one in dir(kind) if one[0] != "_"))
-            if similar or name in elsewhere:
-                advice = elsewhere.get(name) or f"Did you mean {similar!r}?"
-                raise error(
-                    f"{called}.{name} was assigned, but {with_article(kind.__name__)} has no such attribute: "
-                    f"this has no effect. {advice}"
-                )
-        object.__setattr__(owner, name, value)
+        try:
+            # A subclass may have attributes of its own.
+            if name[0] != "_" and type(owner) is kind and not hasattr(kind, name):
+                similar = misspelled(name, (one for one in dir(kind) if one[0] != "_"))
+                if similar or name in elsewhere:
+                    advice = elsewhere.get(name) or f"Did you mean {similar!r}?"
+                    raise error(
+                        f"{called}.{name} was assigned, but {with_article(kind.__name__)} has no such "
+                        f"attribute: this has no effect. {advice}"
+                    )
+            object.__setattr__(owner, name, value)
+        except FlodlError as refused:
+            hide_own_frames(refused)
+            raise
 
     return assign

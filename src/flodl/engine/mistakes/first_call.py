@@ -10,6 +10,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import SGD, Optimizer
 
 from flodl.core import StepError
+from flodl.core.usage.tracebacks import hides_own_frames
 from flodl.optim import ScheduleBridge
 
 from ..errors import StepCallError
@@ -34,6 +35,7 @@ def explain_loss(loss: Tensor) -> None:
     loss.__getstate__ = _no_state  # type: ignore[method-assign]
 
 
+@hides_own_frames
 def _raise_already_done(*_: object, **__: object) -> None:
     raise StepError(
         "loss.backward() was called on the loss that a TrainStep returned. The step has already run backward "

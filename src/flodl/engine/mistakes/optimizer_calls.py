@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from flodl.core import StepError
+from flodl.core.usage.tracebacks import hide_own_frames
 
 # Gradients are remembered this many times: a call that was left over in a loop is made in the first updates.
 REMEMBERED_UPDATES = 16
@@ -228,9 +229,13 @@ class WatchedMethod:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method of the optimizer."""
-        for owner in self.owners:
-            if (calls := owner()) is not None:
-                calls.check(self._name)
+        try:
+            for owner in self.owners:
+                if (calls := owner()) is not None:
+                    calls.check(self._name)
+        except StepError as error:
+            hide_own_frames(error)
+            raise
         if self.inner is not None:
             return self.inner(*args, **kwargs)
         optimizer = self._optimizer()
