@@ -131,9 +131,13 @@ def load_weights(session: Session, parts: Mapping[str, Any]) -> None:
     if session.average is not None:
         session.average.load_state_dict(parts["average"] or dict(session.model.named_parameters()))
     # Older bundles lack these.
-    saved = parts.get("outside") or {}
+    load_outside(session, parts.get("outside") or {})
+    restore_buffers(session.model, parts.get("buffers") or {}, session.device)
+    load_carried_values(session.model, parts.get("graphs") or {}, session.device)
+
+
+def load_outside(session: Session, saved: Mapping[str, Tensor]) -> None:
+    """Restore the parameters of the optimizer that are not in the model."""
     for name, parameter in outside_model(session).items():
         if name in saved:
             parameter.data.copy_(saved[name])
-    restore_buffers(session.model, parts.get("buffers") or {}, session.device)
-    load_carried_values(session.model, parts.get("graphs") or {}, session.device)
