@@ -48,6 +48,7 @@ def collect_parts(session: Session, cursor: BatchCursor, hooks: Hooks) -> dict[s
             "modes": modes_of(model),
             "modes_at_start": session.start.modes,
             "optimizer_at_start": session.start.optimizer,
+            "used_config": session.start.used_config,
             "limit": session.start.limit,
             "fit_calls": session.fit_calls.made,
             "optimizer_at_call": session.fit_calls.at_begin,
