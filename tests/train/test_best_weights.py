@@ -259,3 +259,70 @@ def test_saves_of_a_run_with_the_same_evaluation_data_are_compared_after_a_resum
         trainer.fit(data, epochs=epochs, batch_size=10, eval_data=data)
     best_loss = max(row["eval_loss"] for row in trainer.history)
     assert best_bundle(tmp_path, "eval_loss", mode="max").metrics["eval_loss"] == best_loss
+
+
+class Listed(nn.Module):
+    """Its layers are in a plain list, so they are neither in its parameters nor in its state_dict."""
+
+    def __init__(self, width=4):
+        super().__init__()
+        self.layers = [nn.Linear(3, width)]
+        self.head = nn.Linear(width, 1)
+
+    def forward(self, x):
+        return self.head(self.layers[0](x).tanh())
+
+
+def listed(make, folder, *, seed=0, width=4, with_layers=True):
+    torch.manual_seed(seed)
+    model = Listed(width)
+    layers = model.layers[0].parameters() if with_layers else []
+    optimizer = torch.optim.SGD([*model.parameters(), *layers], lr=0.1)
+    return make(model, optimizer=optimizer, checkpoint_dir=folder, keep=best("eval_loss"))
+
+
+@pytest.mark.parametrize("in_new_program", [True, False])
+def test_parameters_that_only_the_optimizer_has_are_restored_too(
+    make, data, tmp_path, capsys, in_new_program
+):
+    trainer = listed(make, tmp_path)
+    trainer.fit(data, epochs=2, batch_size=10, eval_data=data)
+    if in_new_program:
+        trainer = listed(make, tmp_path, seed=1)
+    else:
+        with torch.no_grad():
+            trainer.model.layers[0].weight.zero_()
+    capsys.readouterr()
+    bundle = trainer.restore_best()
+    assert trainer.evaluate(data)["loss"] == pytest.approx(bundle.metrics["eval_loss"])
+    told = capsys.readouterr()
+    assert "restore_best" not in told.out + told.err
+
+
+def test_weights_of_another_optimizer_are_left_out_with_a_warning(make, data, tmp_path, capsys):
+    listed(make, tmp_path).fit(data, epochs=2, batch_size=10, eval_data=data)
+    other = listed(make, tmp_path, seed=1, with_layers=False)
+    before = other.model.layers[0].weight.clone()
+    capsys.readouterr()
+    bundle = other.restore_best()
+    told = capsys.readouterr()
+    text = " ".join((told.out + told.err).split())
+    assert (
+        "the run has also trained 2 parameters outside the model, which this optimizer does not have" in text
+    )
+    assert f"does not reproduce eval_loss {bundle.metrics['eval_loss']:g}" in text
+    assert "restored the weights" not in text
+    assert torch.equal(other.model.layers[0].weight, before)
+    assert not torch.equal(other.model.head.weight, listed(make, None, seed=1).model.head.weight)
+
+
+def test_nothing_is_loaded_into_some_of_the_parameters_outside_the_model(make, data, tmp_path, capsys):
+    listed(make, tmp_path).fit(data, epochs=2, batch_size=10, eval_data=data)
+    other = listed(make, tmp_path, seed=1)
+    # The weight has another shape, the bias fits.
+    other.model.layers[0].weight.data = torch.zeros(4, 2)
+    before = other.model.layers[0].bias.clone()
+    other.restore_best()
+    assert torch.equal(other.model.layers[0].bias, before)
+    told = capsys.readouterr()
+    assert "parameters outside the model" in " ".join((told.out + told.err).split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,18 @@ from flodl.checkpoint.bundles.listing import choose_best, how_to_keep_best
 from flodl.checkpoint.bundles.measured import measured_alike
 from flodl.core import CheckpointError, TrainError
 from flodl.core.best_values import best_position, improves
+from flodl.core.formats import counted
 from flodl.core.metric_modes import Mode, mode_of_metric
 
 from .callbacks.standard import MetricWatcher
 from .run import Run
 from .saving.buffers import restore_buffers
+from .saving.bundle import load_outside
+from .saving.check import outside_model
 from .saving.missing_run import why_no_run
 
 _USUAL = "eval_loss"
+_PARTS = ("model", "average", "buffers", "outside")
 
 
 def restore_best(run: Run, metric: str | None, mode: Mode | None) -> Bundle:
@@ -51,7 +56,7 @@ def restore_best(run: Run, metric: str | None, mode: Mode | None) -> Bundle:
         bundle = choose_best(directory.bundles, name, mode=mode, reports_better=not is_known)
     except CheckpointError as error:
         raise TrainError(f"restore_best: {error}") from error
-    lacks_average = _load(run, bundle, is_average="ema_" in name)
+    loaded = _load(run, bundle, is_average="ema_" in name)
     if better := _better(run.session.history, name, mode, bundle):
         every = run.session.settings.save_every
         advice = how_to_keep_best(name, keep=str(directory.keep), save_every=every)
@@ -62,9 +67,14 @@ def restore_best(run: Run, metric: str | None, mode: Mode | None) -> Bundle:
     run.recorder.expect_weights(run.session)
     if run.session.start.is_fresh:
         run.session.start.restored_step = bundle.step
-    message = f"restored the weights of step {bundle.step}, with {name} {bundle.metrics[name]:g}"
-    if lacks_average:
-        run.reports.note(f"{message}; the save has no average (ema), which starts again from these weights")
+    measured = f"{name} {bundle.metrics[name]:g}"
+    message = f"restored the weights of step {bundle.step}, with {measured}"
+    no_average = "the save has no average (ema), which starts again from these weights"
+    if loaded.num_left_out:
+        more = f" Also, {no_average}." if loaded.lacks_average else ""
+        run.reports.warn(_left_out(bundle.step, measured, loaded.num_left_out) + more)
+    elif loaded.lacks_average:
+        run.reports.note(f"{message}; {no_average}")
     else:
         run.reports.event("alert", message=message, level="info")
     return bundle
@@ -99,26 +109,69 @@ def _watched(run: Run, metric: str | None) -> tuple[str, Mode | None]:
     return name, dict(reversed(known)).get(name)
 
 
-def _load(run: Run, bundle: Bundle, *, is_average: bool) -> bool:
+@dataclass(frozen=True)
+class _Loaded:
+    """What a load could not restore.
+
+    `lacks_average` is whether the trainer has an average and the bundle has none, `num_left_out` the number
+    of saved parameters outside the model that the optimizer of this trainer does not have.
+    """
+
+    lacks_average: bool
+    num_left_out: int
+
+
+def _load(run: Run, bundle: Bundle, *, is_average: bool) -> _Loaded:
     """Load the weights that a metric was measured with, those of the model or their average, and the average.
 
-    Return whether the trainer has an average and the bundle has none.
+    Parameters of the optimizer that are not in the model are loaded too, if this optimizer has all of them.
     """
     model, average = run.session.model, run.session.average
-    parts = read_bundle(bundle, parts=[one for one in ("model", "average", "buffers") if one in bundle.parts])
+    parts = read_bundle(bundle, parts=[one for one in _PARTS if one in bundle.parts])
     averages = parts.get("average")
     saved: Mapping[str, Any] = averages if is_average and averages else parts["model"]
     wanted = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     if missing := [name for name in wanted if name not in saved]:
         raise TrainError(f"restore_best: the save has no {missing[0]!r}. It belongs to a different model.")
-    check_loadable(saved, wanted, f"the save at step {bundle.step}")
+    where = f"the save at step {bundle.step}"
+    check_loadable(saved, wanted, where)
+    # Older bundles lack these.
+    outside: Mapping[str, Tensor] = parts.get("outside") or {}
+    has_outside = _are_same(outside, own := outside_model(run.session))
+    if has_outside:
+        check_loadable(outside, {name: own[name] for name in outside}, where)
     with torch.no_grad():
         model.load_state_dict(dict(saved))
     restore_buffers(model, parts.get("buffers") or {}, run.session.device)
-    if average is None:
-        return False
-    average.load_state_dict(averages or dict(model.named_parameters()))
-    return not averages
+    if has_outside:
+        load_outside(run.session, outside)
+    if average is not None:
+        average.load_state_dict(averages or dict(model.named_parameters()))
+    return _Loaded(average is not None and not averages, 0 if has_outside else len(outside))
+
+
+def _are_same(saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> bool:
+    """Return whether every saved parameter has its place, with its shape.
+
+    >>> saved = {"0.2": torch.ones(3)}
+    >>> [_are_same(saved, own) for own in (saved, {"0.2": torch.ones(4)}, {})]
+    [True, False, False]
+    """
+    return all(name in own and own[name].shape == value.shape for name, value in saved.items())
+
+
+def _left_out(step: int, measured: str, count: int) -> str:
+    """Describe weights that were restored without the parameters outside the model.
+
+    >>> _left_out(4, "eval_loss 0.5", 1).partition(": ")[2].partition(". ")[0]
+    'the run has also trained 1 parameter outside the model, which this optimizer does not have'
+    """
+    return (
+        f"restore_best: the run has also trained {counted(count, 'parameter')} outside the model, which this "
+        f"optimizer does not have. Only the model was restored, from step {step}, so it does not reproduce "
+        f"{measured}. Build the optimizer with the original parameters, in the original order. Layers in a "
+        "plain list are outside the model: use nn.ModuleList."
+    )
 
 
 def _better(

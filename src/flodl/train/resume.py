@@ -23,6 +23,7 @@ from .ranks.coverage import check_ranges
 from .record.hooks import loaded_hooks
 from .run import Run
 from .saving.bundle import load_parts
+from .saving.changed_config import used_config
 from .saving.changed_record import changed_data
 from .saving.check import check_saved_run
 from .saving.damaged import describe_ignored, move_damaged
@@ -170,6 +171,8 @@ def _load(run: Run, saved: _Saved, loader: Loader, max_epochs: int | None) -> li
             record["hooks"], hooks, seeds=(own_seed, loader.seed), recorded=recorded
         )
         ignored = all_ignored(in_optimizer, elsewhere, record={**record, "hooks": hooks}, recorded=recorded)
+        # Older bundles have only the settings that the last program asked for.
+        saved_config = parts["trainer"].get("used_config") or recorded.get("config") or {}
         forgotten = []
         if is_own and not run.is_complete:
             forgotten = _forget_other_evaluation(run, record, recorded)
@@ -183,11 +186,13 @@ def _load(run: Run, saved: _Saved, loader: Loader, max_epochs: int | None) -> li
             own_folder=is_own,
             began_with=began_with,
             config=run.recorder.config,
+            saved_config=saved_config,
             ignored=ignored,
             record=record,
         )
         found += [line for line in forgotten if line not in found]
         run.recorder.settle_hooks(recorded)
+        session.start.used_config = used_config(run.recorder.config, saved_config, ignored)
         session.start.ignored |= in_optimizer.own
         session.start.ignored_elsewhere |= elsewhere.own
         # The next start is compared with the first one, too.

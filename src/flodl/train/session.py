@@ -36,6 +36,8 @@ class Start:
     ignored: dict[str, list[Any]] = field(default_factory=dict)
     # The same for the settings of hooks and the seed.
     ignored_elsewhere: dict[str, list[Any]] = field(default_factory=dict)
+    # The settings of the user that apply, if some of this program are ignored.
+    used_config: dict[str, Any] | None = None
     # The number of batches that epochs are limited to.
     limit: int | None = None
     # The record of this start, that of an earlier one in the same folder, and the bundle of another run.

@@ -430,7 +430,8 @@ class Trainer(CheckedAttributes):
 
         By default the metric is that of `keep=best(…)` or of `EarlyStopping`, else "eval_loss". For a
         metric of averaged weights, such as "eval_ema_loss", the averages are loaded. With `ema`, the average
-        is that of the save, too. The optimizer does not change.
+        is that of the save, too. Parameters that only the optimizer has, such as loss weights, are loaded
+        as well. The state of the optimizer does not change.
         """
         self._refuse_average("restore_best")
         return restore_best(self._run, metric, mode)

@@ -177,3 +177,28 @@ def test_a_rate_that_the_program_scales_first_is_ignored_too(make, data, tmp_pat
     # The batch changed, too, so all that is certain is that the rate of the optimizer is the saved one.
     found, told = start(4, 0.3, batch=128)
     assert "config.lr is now 0.3, was 0.1; the resumed run keeps its saved lr" in told[-1]
+
+
+def test_an_ignored_option_is_compared_with_the_value_that_the_run_uses(make, data, tmp_path):
+    def start(epochs, lr, head=0.1, **options):
+        config = {"lr": lr, "head": {"lr": head}, "my_head_lr": head, **options}
+        model, settings = two_rates(lr, head, config)
+        make(model, squared, checkpoint_dir=tmp_path, **settings).fit(data, epochs=epochs, batch_size=8)
+        return [line for line in "; ".join(alerts(tmp_path)[-1:]).split("; ") if line.startswith("config.")]
+
+    start(1, 0.01)
+    assert start(2, 0.001) == ["config.lr is ignored: it is now 0.001, was 0.01"]
+    for epochs in (3, 4):
+        assert start(epochs, 0.5, 0.3) == [
+            "config.lr is ignored: it is now 0.5, was 0.01",
+            "config.head.lr is ignored: it is now 0.3, was 0.1",
+            "config.my_head_lr is ignored: it is now 0.3, was 0.1",
+        ]
+    # Another option is compared with its last value.
+    assert start(5, 0.01, 0.2, width=8) == [
+        "config.head.lr is ignored: it is now 0.2, was 0.1",
+        "config.my_head_lr is ignored: it is now 0.2, was 0.1",
+        "config.width is now 8, was not set before",
+    ]
+    assert start(6, 0.01, width=8) == []
+    assert start(7, 0.01, width=9) == ["config.width is now 9, was 8"]

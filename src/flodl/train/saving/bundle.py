@@ -48,6 +48,7 @@ def collect_parts(session: Session, cursor: BatchCursor, hooks: Hooks) -> dict[s
             "modes": modes_of(model),
             "modes_at_start": session.start.modes,
             "optimizer_at_start": session.start.optimizer,
+            "used_config": session.start.used_config,
             "limit": session.start.limit,
             "fit_calls": session.fit_calls.made,
             "optimizer_at_call": session.fit_calls.at_begin,
@@ -131,9 +132,13 @@ def load_weights(session: Session, parts: Mapping[str, Any]) -> None:
     if session.average is not None:
         session.average.load_state_dict(parts["average"] or dict(session.model.named_parameters()))
     # Older bundles lack these.
-    saved = parts.get("outside") or {}
+    load_outside(session, parts.get("outside") or {})
+    restore_buffers(session.model, parts.get("buffers") or {}, session.device)
+    load_carried_values(session.model, parts.get("graphs") or {}, session.device)
+
+
+def load_outside(session: Session, saved: Mapping[str, Tensor]) -> None:
+    """Restore the parameters of the optimizer that are not in the model."""
     for name, parameter in outside_model(session).items():
         if name in saved:
             parameter.data.copy_(saved[name])
-    restore_buffers(session.model, parts.get("buffers") or {}, session.device)
-    load_carried_values(session.model, parts.get("graphs") or {}, session.device)

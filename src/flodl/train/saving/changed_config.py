@@ -33,6 +33,26 @@ def changed_config(
             yield from _changed_setting(where, now, before, ignored)
 
 
+def used_config(
+    own: Mapping[str, Any], saved: Mapping[str, Any], ignored: Ignored, path: str = "config"
+) -> dict[str, Any]:
+    """Return the settings of the user with the values that apply: the saved one for each that is ignored.
+
+    >>> used_config({"lr": 0.5, "width": 8}, {"lr": 0.1, "width": 9}, Ignored({"lr": [0.5]}))
+    {'lr': 0.1, 'width': 8}
+    """
+    used: dict[str, Any] = {}
+    for name, now in own.items():
+        before, where = saved.get(name, ABSENT), f"{path}.{name}"
+        if isinstance(now, Mapping) and isinstance(before, Mapping):
+            used[name] = used_config(now, before, ignored, where)
+        elif _known(now) == _known(before) or ignored.effect_of(where, now, before) != "ignored":
+            used[name] = now
+        elif before is not ABSENT:
+            used[name] = before
+    return used
+
+
 def _changed_setting(path: str, now: Any, before: Any, ignored: Ignored) -> Iterator[str]:
     was = "was not set before" if before is ABSENT else f"was {before!r}"
     if now is ABSENT:

@@ -45,21 +45,22 @@ def differences(
     own_folder: bool,
     began_with: Iterable[Mapping[str, Any]] | None,
     config: Mapping[str, Any] | None = None,
+    saved_config: Mapping[str, Any] | None = None,
     ignored: Ignored | None = None,
     record: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Describe every difference; `groups`, `ratios` and `modes` are those of this program before loading.
 
     `began_with` are those with which the saved run began, or its last call of `fit`.
-    `config` are the settings of the user, `ignored` those of the optimizer that have no effect, `record` the
-    parts of the record that are known by now.
+    `config` are the settings of the user, `saved_config` those that the saved run used, `ignored` those of
+    the optimizer that have no effect, `record` the parts of the record that are known by now.
     """
     saved, recorded = parts["trainer"], parts.get("config") or {}
     at_start = saved.get("modes_at_start")
     unclaimed, counts = hooks.unclaimed(parts["hooks"]), hooks.changed_counts(parts["hooks"])
     return [
         *changed_settings(session, recorded),
-        *changed_config(config or {}, recorded.get("config") or {}, ignored),
+        *changed_config(config or {}, saved_config or {}, ignored),
         *changed_record(
             record or {},
             recorded,
