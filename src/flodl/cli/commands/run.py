@@ -86,7 +86,7 @@ def command(ctx: click.Context, dry_run: bool, as_json: bool, monitor: bool) -> 
     """
     manifest = project_of(ctx).require()
     name, words = _split_name(manifest, tuple(ctx.args))
-    options = _options_after_name(ctx, manifest, name, words)
+    options = _options_after_name(ctx, manifest, name, words, dry_run=dry_run)
     words = _without(words, options)
     dry_run, as_json = dry_run or "--dry-run" in options, as_json or "--json" in options
     if as_json and not dry_run:
@@ -119,11 +119,14 @@ def _write_project(formatter: click.HelpFormatter, manifest: Manifest) -> None:
 
 
 def _options_after_name(
-    ctx: click.Context, manifest: Manifest, name: str, words: tuple[str, ...]
+    ctx: click.Context, manifest: Manifest, name: str, words: tuple[str, ...], *, dry_run: bool
 ) -> set[str]:
-    """Return the options of this command that follow the name of the project command."""
+    """Return the options of this command that follow the name of the project command.
+
+    A --json belongs to this command only in a dry run.
+    """
     leading = words[: words.index("--")] if "--" in words else words
-    options = {"--dry-run", "--json"} & set(leading) if "--dry-run" in leading else set()
+    options = {"--dry-run", "--json"} & set(leading) if dry_run or "--dry-run" in leading else set()
     if "--monitor" in leading and not _has_monitor(ctx, manifest, name, words):
         options.add("--monitor")
     return options
