@@ -123,11 +123,14 @@ def _options_after_name(
 ) -> set[str]:
     """Return the options of this command that follow the name of the project command.
 
-    A --json belongs to this command only in a dry run.
+    A --json belongs to this command only in a dry run. If --dry-run is in front of the name, the program's
+    own --json takes precedence.
     """
     leading = words[: words.index("--")] if "--" in words else words
-    options = {"--dry-run", "--json"} & set(leading) if dry_run or "--dry-run" in leading else set()
-    if "--monitor" in leading and not _has_monitor(ctx, manifest, name, words):
+    options = {"--dry-run", "--json"} & set(leading) if "--dry-run" in leading else set()
+    if dry_run and "--json" in leading and not _has_option(ctx, manifest, name, words, "json"):
+        options.add("--json")
+    if "--monitor" in leading and not _has_option(ctx, manifest, name, words, "monitor"):
         options.add("--monitor")
     return options
 
@@ -137,11 +140,13 @@ def _without(words: tuple[str, ...], removed: set[str]) -> tuple[str, ...]:
     return (*(word for word in words[:end] if word not in removed), *words[end:])
 
 
-def _has_monitor(ctx: click.Context, manifest: Manifest, name: str, words: tuple[str, ...]) -> bool:
-    """Return whether the program has its own option --monitor."""
+def _has_option(
+    ctx: click.Context, manifest: Manifest, name: str, words: tuple[str, ...], option: str
+) -> bool:
+    """Return whether the program has an option of its own with this name."""
     target, _append = find_target(ctx, manifest, name, words)
     schema = None if target.kind is Kind.RUN else load_schema(target.manifest)
-    return schema is not None and "monitor" in schema.options
+    return schema is not None and option in schema.options
 
 
 def _split_name(manifest: Manifest, words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
