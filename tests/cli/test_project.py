@@ -297,6 +297,29 @@ def test_a_dry_run_prints_json(project, capsys):
     }
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--dry-run", "hello", "--json"],
+        ["--json", "hello", "--dry-run"],
+        ["hello", "--json", "--dry-run"],
+        ["hello", "--dry-run", "--json"],
+    ],
+)
+def test_a_dry_run_prints_json_wherever_its_options_are(project, capsys, words):
+    import json
+
+    project(FILES)
+    assert main(["run", *words]) == 0
+    assert json.loads(capsys.readouterr().out)["command"] == ["sh", "-c", "echo base"]
+
+
+def test_json_after_the_separator_belongs_to_the_command(project, capsys):
+    project(FILES)
+    assert main(["run", "--dry-run", "hello", "--", "--json"]) == 0
+    assert "echo base --json" in capsys.readouterr().out
+
+
 def test_run_without_a_name_needs_a_command_called_run(project, capsys):
     project(FILES)
     assert main(["run"]) == 1

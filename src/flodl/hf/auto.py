@@ -30,6 +30,7 @@ from .heads import Head
 from .models import PretrainedModel
 from .registry import Family, family_of, head_of
 from .tasks import Encoder, MaskedLM, QuestionAnswerer, SequenceClassifier, TokenClassifier
+from .unread_fields import ReadFields, warn_about_unread
 from .usage.calls import explained
 
 _MAX_LABELS = 1_000_000  # each gets a name
@@ -94,6 +95,7 @@ class _Auto(Generic[Model]):
         where = str(source.folder / CONFIG)
         changes = _changes(raw, config, num_labels, labels, problem_type)
         family, options = _read_config(raw, changes, model_type, cls.task.head, where)
+        warn_about_unread(family, config or (), {**raw, **changes})
         if cls.task.head.has_labels:
             check_equal_names(options.labels, where, is_own="id2label" in (config or {}))
         kind, target = parse_dtype(dtype), _device(device)
@@ -142,7 +144,8 @@ class _Auto(Generic[Model]):
     ) -> Model:
         """Create a model with random weights from the fields of a config.json, its path or its folder.
 
-        A transformers config, such as a `BertConfig`, is also accepted.
+        A transformers config, such as a `BertConfig`, is also accepted. Fields of a dict that are misspelled
+        or belong to another architecture cause a warning.
         """
         where = "the config"
         if isinstance(config, Mapping):
@@ -160,6 +163,7 @@ class _Auto(Generic[Model]):
             raw, where = read_object(path), str(path)
         changes = _changes(raw, None, num_labels, labels, problem_type)
         family, options = _read_config(raw, changes, model_type, cls.task.head, where)
+        warn_about_unread(family, config if isinstance(config, Mapping) else (), raw)
         if cls.task.head.has_labels:
             check_equal_names(options.labels, where)
         kind, target = parse_dtype(dtype), _device(device)
@@ -217,22 +221,10 @@ def saved_head(repo_or_dir: str | os.PathLike[str], **options: Any) -> Head:
     return head_of(read_object(source.folder / CONFIG))
 
 
-class _Recorded(dict[str, Any]):
-    """A config that remembers which fields were read."""
-
-    def __init__(self, fields: Mapping[str, Any]) -> None:
-        super().__init__(fields)
-        self.names: set[str] = set()
-
-    def get(self, name: str, default: Any = None) -> Any:
-        self.names.add(name)
-        return super().get(name, default)
-
-
 def _read_config(
     raw: Mapping[str, Any], changes: Mapping[str, Any], model_type: str | None, head: Head, where: str
 ) -> tuple[Family, EncoderConfig]:
-    fields = _Recorded({**raw, **changes})
+    fields = ReadFields({**raw, **changes})
     count = fields.get("num_labels")
     if is_integer(count, at_least=_MAX_LABELS):
         raise HFError(f"{where}: num_labels is {count}; expected at most {_MAX_LABELS}.")

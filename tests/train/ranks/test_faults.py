@@ -167,3 +167,20 @@ def test_a_value_that_is_nan_on_one_rank_is_nan_in_the_mean_and_the_warning_name
     told = told.out + told.err
     assert told.count("the mean of 'gap' is NaN in epoch 1, because of rank 1, and the training loss is") == 1
     assert "nan.rank" not in told
+
+
+@pytest.mark.parametrize("point", ["batch", "reduce"])
+def test_an_update_that_a_lost_rank_interrupted_has_no_value(make, data, supervision, point):
+    losses = []
+
+    class Steps(Monitor):
+        def log_step(self, step, metrics, **options):
+            losses.append(float(metrics["loss"]))
+            super().log_step(step, metrics, **options)
+
+    supervision.use(faults=[Fault(1, point, 5)])
+    monitor = Steps(2, sinks=[])
+    make(monitor=monitor, policy="sync", log_every=1).fit(data, epochs=2, batch_size=4)
+    monitor.finish("finished")
+    assert losses
+    assert all(map(math.isfinite, losses))

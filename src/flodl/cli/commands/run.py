@@ -86,7 +86,7 @@ def command(ctx: click.Context, dry_run: bool, as_json: bool, monitor: bool) -> 
     """
     manifest = project_of(ctx).require()
     name, words = _split_name(manifest, tuple(ctx.args))
-    options = _options_after_name(ctx, manifest, name, words)
+    options = _options_after_name(ctx, manifest, name, words, dry_run=dry_run)
     words = _without(words, options)
     dry_run, as_json = dry_run or "--dry-run" in options, as_json or "--json" in options
     if as_json and not dry_run:
@@ -119,12 +119,18 @@ def _write_project(formatter: click.HelpFormatter, manifest: Manifest) -> None:
 
 
 def _options_after_name(
-    ctx: click.Context, manifest: Manifest, name: str, words: tuple[str, ...]
+    ctx: click.Context, manifest: Manifest, name: str, words: tuple[str, ...], *, dry_run: bool
 ) -> set[str]:
-    """Return the options of this command that follow the name of the project command."""
+    """Return the options of this command that follow the name of the project command.
+
+    A --json belongs to this command only in a dry run. If --dry-run is in front of the name, the program's
+    own --json takes precedence.
+    """
     leading = words[: words.index("--")] if "--" in words else words
     options = {"--dry-run", "--json"} & set(leading) if "--dry-run" in leading else set()
-    if "--monitor" in leading and not _has_monitor(ctx, manifest, name, words):
+    if dry_run and "--json" in leading and not _has_option(ctx, manifest, name, words, "json"):
+        options.add("--json")
+    if "--monitor" in leading and not _has_option(ctx, manifest, name, words, "monitor"):
         options.add("--monitor")
     return options
 
@@ -134,11 +140,13 @@ def _without(words: tuple[str, ...], removed: set[str]) -> tuple[str, ...]:
     return (*(word for word in words[:end] if word not in removed), *words[end:])
 
 
-def _has_monitor(ctx: click.Context, manifest: Manifest, name: str, words: tuple[str, ...]) -> bool:
-    """Return whether the program has its own option --monitor."""
+def _has_option(
+    ctx: click.Context, manifest: Manifest, name: str, words: tuple[str, ...], option: str
+) -> bool:
+    """Return whether the program has an option of its own with this name."""
     target, _append = find_target(ctx, manifest, name, words)
     schema = None if target.kind is Kind.RUN else load_schema(target.manifest)
-    return schema is not None and "monitor" in schema.options
+    return schema is not None and option in schema.options
 
 
 def _split_name(manifest: Manifest, words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:

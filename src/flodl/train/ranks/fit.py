@@ -257,7 +257,9 @@ class RanksFit:
             self._recorder.samples_in_epoch += done
             step = -(-self._recorder.samples_in_epoch // size)
             total, weight = sums.get("loss", (0.0, 0.0))
-            loss = torch.tensor(total / weight if weight else torch.nan)
+            # Without a loss, updates were skipped as not finite, or interrupted because a rank was lost.
+            mean = total / weight if weight else torch.nan
+            loss = torch.tensor(mean) if weight or skipped else None
             reporter.step(session.epochs, step, run.progress.num_batches, progress.updates, loss)
 
     def _on_save(self, report: SaveReport) -> bool:

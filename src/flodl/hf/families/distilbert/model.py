@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -54,7 +55,7 @@ def distilbert_layer(config: EncoderConfig, name: str) -> Graph:
 
 def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
     """Read the config.json of a DistilBERT checkpoint."""
-    fields = Fields({**_old_names(raw), **raw})
+    fields = Fields(ChainMap(cast(dict[str, Any], raw), _old_names(raw)))
     fields.refuse_decoders()
     sizes = Sizes(
         vocab=fields.integer("vocab_size"),
