@@ -252,16 +252,17 @@ def test_several_runs_are_compared_on_one_page(visit: Any, tmp_path: Path) -> No
 def test_the_end_of_another_process_is_detected(visit: Any, tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         facts = {"name": "other", "total_epochs": 5, "pid": process.pid, "host": socket.gethostname()}
+        # A run that is alive holds its journal.
         with Journal.open(tmp_path) as journal:
             journal.write(Event("run_start", facts))
-        followed = FollowedRuns([tmp_path])
-        with Server(followed.runs, last_id=followed.last_id, poll=followed.poll, port=0) as server:
-            seen = visit(server.url)
-            assert seen.page.locator("#dot").get_attribute("data-state") == "running"
-            process.kill()
-            process.wait()
-            seen.page.wait_for_selector("#dot[data-state=lost]")
-            assert "it was killed" in (seen.page.locator("#notice").text_content() or "")
+            followed = FollowedRuns([tmp_path])
+            with Server(followed.runs, last_id=followed.last_id, poll=followed.poll, port=0) as server:
+                seen = visit(server.url)
+                assert seen.page.locator("#dot").get_attribute("data-state") == "running"
+                process.kill()
+                process.wait()
+                seen.page.wait_for_selector("#dot[data-state=lost]")
+                assert "it was killed" in (seen.page.locator("#notice").text_content() or "")
 
 
 def test_a_page_of_many_ranks_can_show_one_of_them(visit: Any, monitor: Monitor) -> None:

@@ -243,6 +243,9 @@ def test_nothing_in_the_package_unpickles():
         if path.relative_to(source).as_posix() in BETWEEN_RANKS:
             continue
         text = path.read_text(encoding="utf-8")
+        if path.relative_to(source).as_posix() == "data/worker_errors.py":
+            # What a process that the loader itself has started sends through torch's queue, which pickles it.
+            text = text.replace("pickle.loads(sent)", "None")
         if path.relative_to(source).as_posix() == "engine/compile/worker.py":
             # The pipe to a child process that flodl itself has just started.
             text = text.replace("pickle.loads(sys.stdin.buffer.read())", "")
