@@ -13,6 +13,9 @@ from flodl import Trainer, TrainStep
 from flodl.core import DataError
 from flodl.data import Loader
 
+# The signal may interrupt a finalizer, in which Python only prints errors; the death is then noticed later.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 
 class Deadly(Dataset):
     def __init__(self, end, at):
