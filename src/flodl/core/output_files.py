@@ -16,11 +16,15 @@ def write_output(
 ) -> Path:
     """Write a file atomically; raise `error` if the path cannot be written.
 
+    Characters that UTF-8 cannot encode (lone surrogates) are escaped.
+
     >>> write_output("", "x", example="a.csv", error=FlodlError)
     Traceback (most recent call last):
     flodl.core.errors.FlodlError: the path is empty. Pass the path of a file, such as 'a.csv'.
     """
     check_path(path, example=example, error=error)
+    if isinstance(content, str):
+        content = content.encode("utf-8", "backslashreplace")
     try:
         return write_atomic(path, content)
     except OSError as problem:

@@ -73,7 +73,7 @@ def to_log(histories: Histories, durations: Mapping[int, float], total_epochs: i
 def export_csv(path: str | os.PathLike[str], histories: Histories) -> Path:
     """Write the result of `to_csv` to a file."""
     _check_suffix(path, ".csv", "a CSV table", (".json", ".jsonl", ".html", ".xlsx", ".parquet", *_PICTURES))
-    return _write(path, to_csv(histories), "trends.csv")
+    return write_output(path, to_csv(histories), example="trends.csv", error=MetricError)
 
 
 def write_log(
@@ -83,14 +83,15 @@ def write_log(
     total_epochs: int = 0,
 ) -> Path:
     """Write the result of `to_log` to a file."""
-    return _write(path, to_log(histories, durations, total_epochs), "trends.log")
+    text = to_log(histories, durations, total_epochs)
+    return write_output(path, text, example="trends.log", error=MetricError)
 
 
 def plot_html(path: str | os.PathLike[str], histories: Histories, *, title: str = "Training trends") -> Path:
     """Write a self-contained interactive HTML page."""
     _check_suffix(path, ".html", "an HTML page", (".csv", ".json", ".txt", *_PICTURES))
     _epochs(histories)
-    return _write(path, page(histories, title=title), "trends.html")
+    return write_output(path, page(histories, title=title), example="trends.html", error=MetricError)
 
 
 def _check_suffix(path: str | os.PathLike[str], own: str, written: str, others: tuple[str, ...]) -> None:
@@ -102,12 +103,6 @@ def _check_suffix(path: str | os.PathLike[str], own: str, written: str, others: 
             f"{os.fspath(path)!r} asks for {suffix[1:].upper()}, but {written} is written. "
             f"Use the suffix {own}."
         )
-
-
-def _write(path: str | os.PathLike[str], text: str, example: str) -> Path:
-    # A lone surrogate in a name cannot be encoded as UTF-8; it is written as its escape.
-    content = text.encode("utf-8", "backslashreplace")
-    return write_output(path, content, example=example, error=MetricError)
 
 
 def _epochs(histories: Histories) -> list[int]:

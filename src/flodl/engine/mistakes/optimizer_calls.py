@@ -70,7 +70,7 @@ class OptimizerCalls:
         self.is_own = False
         self.left: LeftGradient | None = None
         # How often the user has called optimizer.step().
-        self.num_own_steps = 0
+        self.num_user_steps = 0
         # Whether no piece of the current batch has run, if it is split because memory ran out.
         self._is_first_piece = False
         # How many parameters received a gradient, the fewest so far, and how many updates were looked at.
@@ -136,7 +136,7 @@ class OptimizerCalls:
 
     def check_not_stepped(self, *, since: int) -> None:
         """Raise if the user has called optimizer.step() since then: in the step function."""
-        if self.num_own_steps > since:
+        if self.num_user_steps > since:
             raise StepError(
                 "the step function called optimizer.step(), so each batch would update the weights twice. "
                 "Remove zero_grad(), backward() and optimizer.step() from the step function, and return the "
@@ -176,7 +176,7 @@ class OptimizerCalls:
         if self.is_own or self.window is None:
             return
         if name == "step":
-            self.num_own_steps += 1
+            self.num_user_steps += 1
         if self.window.position > 0:
             effect = "applied too early" if name == "step" else "lost"
             raise StepError(

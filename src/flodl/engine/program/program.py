@@ -192,7 +192,7 @@ class StepBody:
     def _run(self, batch: tuple[Any, ...], mask: Tensor | None, share: Weight) -> Outcome:
         # Before the first update, and without earlier micro-batches or pieces.
         is_first = not self.updater.started and all(p.grad is None for p in self.parameters)
-        num_own_steps = self.updater.calls.num_own_steps
+        num_user_steps = self.updater.calls.num_user_steps
         if self.settings.precision == "fp32":
             outcome, loss = self._forward(batch, mask, share)
         else:
@@ -203,7 +203,7 @@ class StepBody:
         if self.settings.accumulate > 1 and self.updater.calls.left is not None:
             self.updater.calls.check_kept_in_step()
         if is_first:
-            self.updater.calls.check_not_stepped(since=num_own_steps)
+            self.updater.calls.check_not_stepped(since=num_user_steps)
         left = gradients_of(self.parameters) if is_first else ()
         self.progress.stage = Stage.BACKWARD
         loss.backward()  # type: ignore[no-untyped-call]

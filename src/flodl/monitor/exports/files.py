@@ -10,6 +10,5 @@ from flodl.core.output_files import write_output
 
 
 def write_export(path: str | os.PathLike[str], text: str) -> Path:
-    """Write a file atomically; a text that is not valid Unicode is escaped."""
-    content = text.encode("utf-8", "backslashreplace")
-    return write_output(path, content, example="run.csv", error=MonitorError)
+    """Write a file atomically."""
+    return write_output(path, text, example="run.csv", error=MonitorError)

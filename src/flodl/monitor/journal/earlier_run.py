@@ -56,7 +56,7 @@ def set_aside_earlier_run(run_dir: Path) -> Path | None:
 
 
 def _last_id_if_trained(journal: Path) -> int | None:
-    """Return the number of the last entry; None if there is no journal, or none of a run that trained."""
+    """Return the number of the last entry, or None if no run in this journal has trained."""
     if not journal.is_file():
         return None
     try:

@@ -174,15 +174,17 @@ class Timeline:
 
     def save_json(self, path: str | os.PathLike[str]) -> Path:
         """Write the complete record as JSON; `Record.from_dict` restores it."""
-        return _write(path, tables.to_json(self.record), "timeline.json")
+        return write_output(path, tables.to_json(self.record), example="timeline.json", error=MonitorError)
 
     def save_csv(self, path: str | os.PathLike[str]) -> Path:
         """Write the samples as a CSV table."""
-        return _write(path, tables.to_csv(self.record), "timeline.csv")
+        return write_output(path, tables.to_csv(self.record), example="timeline.csv", error=MonitorError)
 
     def save_html(self, path: str | os.PathLike[str], *, title: str = "Timeline") -> Path:
         """Write one HTML page that shows the record without network access."""
-        return _write(path, html.page(self.record, title=title), "timeline.html")
+        return write_output(
+            path, html.page(self.record, title=title), example="timeline.html", error=MonitorError
+        )
 
     def _leave(self, name: str) -> None:
         duration_s = self._phases.leave(name)
@@ -253,8 +255,3 @@ class _Phase:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._timeline._leave(self._name)
-
-
-def _write(path: str | os.PathLike[str], text: str, example: str) -> Path:
-    content = text.encode("utf-8", "backslashreplace")
-    return write_output(path, content, example=example, error=MonitorError)

@@ -17,7 +17,7 @@ def begin_again(hooks: Iterable[Any]) -> list[str]:
     >>> from flodl.train import EarlyStopping
     >>> stopping = EarlyStopping("eval_loss")
     >>> begin_again([stopping]), stopping.is_over(0.5), begin_again([stopping])
-    ([], False, ["EarlyStopping('eval_loss') starts from scratch: its best value is for other ..."])
+    ([], False, ["EarlyStopping('eval_loss') starts from scratch: its best value was computed on ..."])
     """
     watching = [hook for hook in hooks if isinstance(hook, MetricWatcher) and is_evaluated(hook.metric)]
     return [

@@ -12,7 +12,7 @@ from flodl.core.integers import as_integer, as_number, is_integer
 from flodl.core.metric_modes import Mode
 from flodl.core.paths import nearest, suggestion
 
-from ..evaluation.names import as_number as as_number_of_hook
+from ..evaluation import names
 
 # Whether the hooks of a run add a metric: never, maybe, or certainly, because their code has its name.
 Added = Literal["never", "maybe", "named"]
@@ -93,4 +93,4 @@ def metric_of(metrics: Mapping[str, float], name: str, who: str) -> float:
     if name not in metrics:
         hint = suggestion(name, metrics, known_as="metrics")
         raise TrainError(f"{who} watches {name!r}, which this run does not have. {hint}")
-    return float(as_number_of_hook(name, metrics[name]))
+    return float(names.as_number(name, metrics[name]))

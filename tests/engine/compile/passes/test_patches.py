@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
 
 from flodl.engine.compile.passes.patches import PatchesAsMatmuls
 
-from .rewritten_programs import counted
+from .rewritten_programs import compiled_like_eager, counted
 
 pytestmark = [
     pytest.mark.usefixtures("passes_on_cpu"),
@@ -28,23 +26,7 @@ def nothing_compiled_before():
 def num_left(layer: nn.Module, images: Tensor, *, autocast: bool = True) -> list[int]:
     """Compile a layer and compare it with eager mode; return how many convolutions it kept."""
     change, counts = counted(PatchesAsMatmuls, torch.conv2d)
-    results: list[list[Tensor]] = []
-    options: dict[str, Any] = {"pre_grad_custom_pass": change}
-    for called in (layer, torch.compile(layer, options=options, dynamic=False)):
-        inputs = images.detach().clone(memory_format=torch.preserve_format).requires_grad_()
-        layer.zero_grad()
-        with torch.autocast("cpu", BF16, enabled=autocast):
-            result = called(inputs)
-        (result.float() * torch.linspace(-1, 1, result.numel()).reshape(result.shape)).sum().backward()
-        assert inputs.grad is not None
-        grads = [parameter.grad for parameter in layer.parameters() if parameter.grad is not None]
-        results.append([result, inputs.grad, *grads])
-    for theirs, ours in zip(*results, strict=True):
-        assert ours.dtype == theirs.dtype
-        if theirs is results[0][0]:
-            assert ours.stride() == theirs.stride()
-        scale = theirs.float().abs().max().item()
-        torch.testing.assert_close(ours.float(), theirs.float(), rtol=0, atol=2e-2 * scale)
+    compiled_like_eager(layer, images, change, autocast=autocast, tolerance=2e-2)
     return counts
 
 

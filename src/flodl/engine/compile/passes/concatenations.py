@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -69,21 +69,12 @@ class ComputePartsSeparately(CustomGraphPass):
 
 def _is_read_by_matmuls(node: Node) -> bool:
     """Return whether a value in 16 bits is read by matmuls, and otherwise only summed."""
-    value = node.meta.get("val")
-    is_narrow = isinstance(value, Tensor) and value.dtype in (torch.bfloat16, torch.float16)
-    if not is_narrow or not fx.is_cuda(node) or node.kwargs:
+    if not fx.is_narrow(node) or node.kwargs:
         return False
-    readers = {user.target for user in _readers(node)}
+    # A copy would be a kernel as well.
+    found = strides.readers(node, is_view=lambda user: strides.is_view(user) and user.target not in _COPIES)
+    readers = {user.target for user in found}
     return bool(readers & _MATMULS) and readers <= _MATMULS | _REDUCTIONS
-
-
-def _readers(node: Node) -> Iterator[Node]:
-    for user in node.users:
-        # A copy would be a kernel as well.
-        if strides.is_view(user) and user.target not in _COPIES:
-            yield from _readers(user)
-        else:
-            yield user
 
 
 def _is_computed(part: Node) -> bool:

@@ -17,7 +17,6 @@ from . import early_graph, fx
 
 # Torch's own kernels are fast enough for fewer classes.
 _MIN_CLASSES = 4096
-_NARROW = torch.bfloat16, torch.float16
 # Arguments of `torch.nn.functional.cross_entropy` in order, with their defaults.
 _DEFAULTS = {
     "input": None,
@@ -149,7 +148,7 @@ def _narrow_source(node: Node, logits: Node) -> Node | None:
     while isinstance(value := fx.fake_value(source), Tensor) and value.dim() > 0:
         if value.shape[-1] != wanted.shape[-1] or value.device != wanted.device:
             return None
-        if value.dtype in _NARROW:
+        if value.dtype in fx.NARROW_TYPES:
             # If nothing has changed since the cast.
             return None if source is not logits and early_graph.is_written_between(source, node) else source
         if value.dtype is not torch.float32 or source.target not in _CASTS_AND_VIEWS or not source.args:

@@ -27,6 +27,8 @@ ATTENTION: dict[Any, int] = {
     _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: 4,
 }
 
+# The types of mixed precision.
+NARROW_TYPES = torch.bfloat16, torch.float16
 _VALUE_KEYS = "val", "tensor_meta", "unbacked_bindings", "eager_input_vals"
 
 
@@ -50,6 +52,23 @@ def is_cuda(node: Node) -> bool:
     """Return whether a value is a tensor on CUDA."""
     value = fake_value(node)
     return isinstance(value, torch.Tensor) and value.is_cuda
+
+
+def is_narrow(node: Any) -> bool:
+    """Return whether a value is a tensor in 16 bits on CUDA, whose sizes are known."""
+    value = fake_value(node)
+    return (
+        isinstance(value, torch.Tensor)
+        and is_cuda(node)
+        and value.dtype in NARROW_TYPES
+        and all(isinstance(size, int) for size in value.shape)
+    )
+
+
+def is_zeros(node: Any) -> bool:
+    """Return whether a node creates a tensor of zeros."""
+    is_full = isinstance(node, Node) and node.target is _aten.full.default
+    return bool(is_full and node.args[1] == 0)
 
 
 def is_pointwise(node: Node) -> bool:

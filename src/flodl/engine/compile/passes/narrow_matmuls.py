@@ -14,7 +14,6 @@ from .fx import insert_call, operands
 
 _aten = torch.ops.aten
 _CAST = torch.ops.prims.convert_element_type.default
-_NARROW = (torch.bfloat16, torch.float16)
 # They change neither values nor their precision.
 _VIEWS = {
     _aten.view.default,
@@ -99,7 +98,7 @@ def _precision(value: Any) -> torch.dtype | None:
         source = value.args[0] if value.args else None
         if value.target is _CAST:
             dtype = source.meta["val"].dtype if isinstance(source, Node) else None
-            return dtype if dtype in _NARROW else None
+            return dtype if dtype in fx.NARROW_TYPES else None
         if value.target not in _VIEWS and not (_is_multiple(value) and value.args[1] == 1):
             return None
         value = source

@@ -40,11 +40,8 @@ class AlignMatmuls(CustomGraphPass):
 
 def _is_16_bit(node: Node) -> bool:
     # Symbolic shapes have no fixed padding.
-    return (
-        fx.is_cuda(node)
-        and node.meta["val"].dtype in (torch.bfloat16, torch.float16)
-        and all(isinstance(size, int) for each in (node, *operands(node)) for size in each.meta["val"].shape)
-    )
+    has_fixed_sizes = all(isinstance(size, int) for each in operands(node) for size in each.meta["val"].shape)
+    return fx.is_narrow(node) and has_fixed_sizes
 
 
 def _align(graph: Graph, matmul: Node, padded: dict[tuple[Node, int], Node]) -> None:

@@ -12,7 +12,6 @@ from torch.fx import Graph, Node
 from . import early_graph, fx
 
 _aten = torch.ops.aten
-_NARROW = torch.bfloat16, torch.float16
 # Arguments of `torch.conv2d` in order, with their defaults.
 _DEFAULTS = {
     "input": None,
@@ -51,8 +50,7 @@ def _is_supported(node: Node, arguments: dict[str, Any]) -> bool:
     has_fixed_sizes = all(isinstance(size, int) and size > 0 for size in (*images.shape, *weight.shape))
     return (
         has_fixed_sizes
-        and result.dtype in _NARROW
-        and fx.is_cuda(node)
+        and fx.is_narrow(node)
         and kernel.numel() > 1
         and tuple(kernel) == _pair(arguments["stride"])
         and _pair(arguments["padding"]) == (0, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,7 +14,6 @@ from torch.fx import Graph, Node
 
 from . import early_graph, fx
 
-_NARROW = torch.bfloat16, torch.float16
 # A wider layer fills the device by itself.
 _MAX_COLUMNS = 1024
 # So that each part of the gradient is aligned.
@@ -35,12 +35,12 @@ class MergeProjections(CustomGraphPass):
     """
 
     def __call__(self, graph: Graph) -> None:
-        by_input: dict[Node, list[Node]] = {}
+        by_input: dict[Node, list[_Linear]] = {}
         for node in graph.find_nodes(op="call_function", target=torch.nn.functional.linear):
-            if (found := _Linear.of(node)) is not None:
-                by_input.setdefault(found.input, []).append(node)
-        for nodes in by_input.values():
-            for group in _groups(nodes):
+            if (found := _linear(node)) is not None:
+                by_input.setdefault(found.input, []).append(found)
+        for layers in by_input.values():
+            for group in _groups(layers):
                 if len(group) > 1:
                     _merge(graph, group)
 
@@ -49,30 +49,39 @@ class MergeProjections(CustomGraphPass):
         return get_hash_for_files(files, "merged projections")
 
 
+@dataclass(frozen=True)
 class _Linear:
-    """The arguments of a linear layer."""
+    """A call of a linear layer, with its arguments."""
 
-    def __init__(self, input: Node, weight: Node, bias: Node | None) -> None:
-        self.input, self.weight, self.bias = input, weight, bias
+    node: Node
+    input: Node
+    weight: Node
+    bias: Node | None
 
-    @staticmethod
-    def of(node: Node) -> _Linear | None:
-        """Return the arguments of a call that can be merged with others, else None."""
-        names = ("input", "weight", "bias")
-        arguments = {"bias": None, **dict(zip(names, node.args)), **node.kwargs}
-        parameters = [each for each in (arguments["weight"], arguments["bias"]) if each is not None]
-        value = fx.fake_value(node)
-        if not isinstance(value, Tensor) or not fx.is_cuda(node) or value.dtype not in _NARROW:
-            return None
-        if not all(isinstance(each, Node) and each.op == "placeholder" for each in parameters):
-            return None
-        columns = value.shape[-1]
-        is_small = isinstance(columns, int) and columns <= _MAX_COLUMNS and columns % _MULTIPLE == 0
-        has_fixed_sizes = all(isinstance(size, int) for size in value.shape)
-        is_mergeable = (
-            is_small and has_fixed_sizes and value.dim() > 1 and _accepts_strides(node, _part(value))
-        )
-        return _Linear(**arguments) if is_mergeable else None  # type: ignore[arg-type]
+    @property
+    def kind(self) -> object:
+        """What layers that are merged have in common."""
+        parameters = (self.weight,) if self.bias is None else (self.weight, self.bias)
+        values = map(fx.fake_value, parameters)
+        return fx.fake_value(self.node).dtype, [(value.dtype, value.requires_grad) for value in values]
+
+
+def _linear(node: Node) -> _Linear | None:
+    """Return a layer that can be merged with others, else None."""
+    names = ("input", "weight", "bias")
+    arguments: dict[str, Any] = {"bias": None, **dict(zip(names, node.args)), **node.kwargs}
+    parameters = [each for each in (arguments["weight"], arguments["bias"]) if each is not None]
+    if not fx.is_narrow(node) or not all(isinstance(each, Node) for each in parameters):
+        return None
+    value = fx.fake_value(node)
+    is_mergeable = (
+        all(each.op == "placeholder" for each in parameters)
+        and value.dim() > 1
+        and value.shape[-1] <= _MAX_COLUMNS
+        and value.shape[-1] % _MULTIPLE == 0
+        and _accepts_strides(node, _part(value))
+    )
+    return _Linear(node, **arguments) if is_mergeable else None
 
 
 def _part(value: Tensor) -> Tensor:
@@ -101,35 +110,21 @@ def _accepts_strides(node: Node, value: Any) -> bool:
     return True
 
 
-def _groups(nodes: Sequence[Node]) -> Iterator[list[Node]]:
-    """Yield linear layers that can be computed at the place of the first."""
-    group: list[Node] = []
-    for node in nodes:
-        if group and not _belongs_to(node, group):
+def _groups(layers: Sequence[_Linear]) -> Iterator[list[_Linear]]:
+    """Yield layers that can be computed at the place of the first."""
+    group: list[_Linear] = []
+    for layer in layers:
+        if group and not _belongs_to(layer, group):
             yield group
             group = []
-        group.append(node)
+        group.append(layer)
     yield group
 
 
-def _belongs_to(node: Node, group: Sequence[Node]) -> bool:
-    linear, first = _Linear.of(node), _Linear.of(group[0])
-    assert linear is not None
-    assert first is not None
-    is_alike = (
-        fx.fake_value(node).dtype is fx.fake_value(group[0]).dtype
-        and (linear.bias is None) == (first.bias is None)
-        and _kind(linear.weight) == _kind(first.weight)
-        and (linear.bias is None or _kind(linear.bias) == _kind(first.bias))
-        # A weight that is used twice would have two gradients in one matmul.
-        and all(other.args[1:2] != node.args[1:2] for other in group)
-    )
-    return is_alike and not _has_barrier(group[-1], node)
-
-
-def _kind(parameter: Node | None) -> tuple[torch.dtype, bool]:
-    value = fx.fake_value(parameter)
-    return value.dtype, value.requires_grad
+def _belongs_to(layer: _Linear, group: Sequence[_Linear]) -> bool:
+    # A weight that is used twice would have two gradients in one matmul.
+    is_new = all(other.weight is not layer.weight for other in group)
+    return is_new and layer.kind == group[0].kind and not _has_barrier(group[-1].node, layer.node)
 
 
 def _has_barrier(first: Node, last: Node) -> bool:
@@ -141,24 +136,23 @@ def _has_barrier(first: Node, last: Node) -> bool:
     return False
 
 
-def _merge(graph: Graph, group: Sequence[Node]) -> None:
-    linears = [found for node in group if (found := _Linear.of(node)) is not None]
-    widths = [fx.fake_value(node).shape[-1] for node in group]
-    with graph.inserting_before(group[0]):
-        weight = _stack(graph, [each.weight for each in linears])
-        biases = [each.bias for each in linears if each.bias is not None]
+def _merge(graph: Graph, group: Sequence[_Linear]) -> None:
+    first = group[0]
+    biases = [layer.bias for layer in group if layer.bias is not None]
+    widths = [fx.fake_value(layer.node).shape[-1] for layer in group]
+    with graph.inserting_before(first.node):
+        weight = _stack(graph, [layer.weight for layer in group])
         bias = _stack(graph, biases) if biases else None
         # Under autocast, the value has a different dtype from its operands.
-        merged = graph.call_function(torch.nn.functional.linear, (linears[0].input, weight, bias))
-        old = fx.fake_value(group[0])
+        merged = graph.call_function(torch.nn.functional.linear, (first.input, weight, bias))
+        old = fx.fake_value(first.node)
         merged.meta["example_value"] = old.new_empty((*old.shape[:-1], sum(widths)))
         parts = early_graph.insert_call(graph, torch.split, (merged, widths, -1))
-        results = [
-            early_graph.insert_call(graph, operator.getitem, (parts, index)) for index in range(len(group))
-        ]
-    for node, result in zip(group, results):
-        node.replace_all_uses_with(result)
-        graph.erase_node(node)
+        for index, layer in enumerate(group):
+            part = early_graph.insert_call(graph, operator.getitem, (parts, index))
+            layer.node.replace_all_uses_with(part)
+    for layer in group:
+        graph.erase_node(layer.node)
 
 
 def _stack(graph: Graph, parameters: Sequence[Node]) -> Node:

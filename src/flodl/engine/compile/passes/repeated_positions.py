@@ -15,7 +15,6 @@ from .fx import insert_call
 
 _aten = torch.ops.aten
 _CAST = torch.ops.prims.convert_element_type.default
-_NARROW = (torch.bfloat16, torch.float16)
 # With fewer values per row of the table, atomic additions rarely wait for each other.
 _MIN_REPEATS = 64
 _MAX_COMPARISONS = 1 << 27
@@ -54,13 +53,8 @@ def _embedding_gradients(graph: Graph) -> Iterator[Node]:
     for target in (_aten.index_put.default, _aten._unsafe_masked_index_put_accumulate.default):
         for node in list(graph.find_nodes(op="call_function", target=target)):
             is_embedding = str(node.meta.get("original_aten")) == str(_aten.embedding_dense_backward.default)
-            if is_embedding and fx.is_cuda(node) and _is_zero(node.args[0]) and _has_few_rows(node):
+            if is_embedding and fx.is_cuda(node) and fx.is_zeros(node.args[0]) and _has_few_rows(node):
                 yield node
-
-
-def _is_zero(node: Any) -> bool:
-    is_full = isinstance(node, Node) and node.target is _aten.full.default
-    return bool(is_full and node.args[1] == 0)
 
 
 def _index(node: Node) -> Node | None:
@@ -74,13 +68,12 @@ def _has_few_rows(node: Node) -> bool:
     if index is None or index.meta["val"].dtype is torch.bool or table.numel() == 0:
         return False
     count = index.meta["val"].numel()
-    if not _are_fixed(*table.shape, count):
-        return False
-    return bool(count >= _MIN_REPEATS * table.shape[0] and count * table.numel() <= _MAX_COMPARISONS)
-
-
-def _are_fixed(*sizes: Any) -> bool:
-    return all(isinstance(size, int) for size in sizes)
+    has_fixed_sizes = all(isinstance(size, int) for size in (count, *table.shape))
+    return bool(
+        has_fixed_sizes
+        and count >= _MIN_REPEATS * table.shape[0]
+        and count * table.numel() <= _MAX_COMPARISONS
+    )
 
 
 def _count(graph: Graph, length: int, instead_of: Node) -> Node:
@@ -122,7 +115,7 @@ def _shared_positions(node: Node) -> Node | None:
     """Return the matrix of positions that all elements of a batch share, if a matmul is faster."""
     into, dim, index, values = node.args
     result = node.meta["val"]
-    if not fx.is_cuda(node) or node.kwargs or result.dtype not in _NARROW or not _is_zero(into):
+    if not fx.is_narrow(node) or node.kwargs or not fx.is_zeros(into):
         return None
     if not isinstance(index, Node) or index.target is not _aten.expand.default or result.dim() < 3:
         return None
@@ -130,7 +123,7 @@ def _shared_positions(node: Node) -> Node | None:
     assert isinstance(positions, Node)
     assert isinstance(values, Node)
     shape = index.meta["val"].shape
-    if not _are_fixed(*shape, *result.shape):
+    if not all(isinstance(size, int) for size in shape):
         return None
     is_last = dim in (-1, result.dim() - 1)
     # As in the gradient of a gather, every value has a position.

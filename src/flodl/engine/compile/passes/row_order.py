@@ -7,7 +7,7 @@ back. Imported only to compile.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -183,15 +183,4 @@ def _reorder_sum(graph: Graph, total: Node) -> None:
 
 def _is_read_in_any_order(matmul: Node) -> bool:
     """Return whether all readers of a matmul accept any row order for free; a matmul would need a copy."""
-    return all(fx.is_pointwise(user) or user.target in fx.ATTENTION for user in _readers(matmul))
-
-
-def _readers(node: Node) -> Iterator[Node]:
-    """Yield the readers of a value, including those that read it through views."""
-    waiting = [node]
-    while waiting:
-        for user in waiting.pop().users:
-            if strides.is_view(user):
-                waiting.append(user)
-            else:
-                yield user
+    return all(fx.is_pointwise(user) or user.target in fx.ATTENTION for user in strides.readers(matmul))

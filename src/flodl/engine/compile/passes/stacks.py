@@ -55,7 +55,7 @@ def _slices(total: Node) -> tuple[int, list[Node]] | None:
         if (
             node.target is not _aten.select_scatter.default
             or len(node.users) != 1
-            or not _is_zero(node.args[0])
+            or not fx.is_zeros(node.args[0])
         ):
             return None
         _, part, dim, index = node.args
@@ -69,8 +69,3 @@ def _slices(total: Node) -> tuple[int, list[Node]] | None:
     (dim, *others) = dims
     is_whole = not others and len(found) == total.meta["val"].shape[dim]
     return (dim, [found[index] for index in sorted(found)]) if is_whole else None
-
-
-def _is_zero(node: Any) -> bool:
-    is_full = isinstance(node, Node) and node.target is _aten.full.default
-    return bool(is_full and node.args[1] == 0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -53,6 +53,17 @@ def view_of_source(node: Node) -> StridedView | None:
 def is_view(node: Node) -> bool:
     """Return whether a node is a view or a copy of another one."""
     return node.target in _SPLITS or _view_rule(node) is not None
+
+
+def readers(node: Node, *, is_view: Callable[[Node], bool] = is_view) -> Iterator[Node]:
+    """Yield the readers of a value, and those that read a view of it, but not the views themselves."""
+    waiting = [node]
+    while waiting:
+        for user in waiting.pop().users:
+            if is_view(user):
+                waiting.append(user)
+            else:
+                yield user
 
 
 def merge_runs(dim: Dim) -> Dim:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph, Node
 
-from . import fx
+from . import fx, strides
 from .fx import insert_call
 
 _aten = torch.ops.aten
@@ -75,7 +75,7 @@ class CastWeightsTogether(CustomGraphPass):
                 _cast_together(graph, casts, dtype)
 
     def uuid(self) -> Any:
-        return get_hash_for_files((__file__, fx.__file__), "weights cast together")
+        return get_hash_for_files((__file__, fx.__file__, strides.__file__), "weights cast together")
 
 
 def _is_weight_cast(node: Node) -> bool:
@@ -84,7 +84,8 @@ def _is_weight_cast(node: Node) -> bool:
     if not weights or not all(fx.is_cuda_float32(weight) and not fx.is_mutated(weight) for weight in weights):
         return False
     # The backward may read the result as well.
-    readers = [user for user in _readers(node) if user.op != "output"]
+    found = strides.readers(node, is_view=lambda user: user.target in _VIEWS)
+    readers = [user for user in found if user.op != "output"]
     return bool(readers) and all(user.target in _MATMULS for user in readers)
 
 
@@ -99,15 +100,6 @@ def _weights(cast: Node) -> list[Node]:
     is_rows = source.args[1:] in ((), (0,)) and not source.kwargs
     is_cat = is_rows and all(isinstance(part, Node) and part.op == "placeholder" for part in parts)
     return [part for part in parts if isinstance(part, Node)] if is_cat else []
-
-
-def _readers(node: Node) -> Iterator[Node]:
-    """Yield the nodes that read a value or a view of it; views themselves are left out."""
-    for user in node.users:
-        if user.target in _VIEWS:
-            yield from _readers(user)
-        else:
-            yield user
 
 
 def _cast_together(graph: Graph, casts: Sequence[Node], dtype: torch.dtype) -> None:

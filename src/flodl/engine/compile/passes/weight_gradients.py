@@ -57,7 +57,7 @@ def _from_matmul(cast: Node) -> list[Node] | None:
     while isinstance(node, Node) and len(node.users) == 1:
         chain.insert(0, node)
         if node.target is _aten.mm.default:
-            is_narrow = node.meta["val"].dtype in (torch.bfloat16, torch.float16)
+            is_narrow = node.meta["val"].dtype in fx.NARROW_TYPES
             return chain if is_narrow and _is_transposed(operands(node)[0]) else None
         if node.target not in _VIEWS:
             return None
