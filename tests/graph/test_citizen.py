@@ -215,6 +215,46 @@ def test_exporting_leaves_no_symbolic_values_behind():
     assert torch.equal(model(X), X)
 
 
+def remembering():
+    """A graph whose result changes with each call, without gradients."""
+    shift = Shift(8, 1.0).requires_grad_(False)
+    return FlowBuilder(Remember()).using("memory").through(shift).tag("memory").build()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("batch_is_dynamic", [False, True])
+def test_an_exported_program_begins_with_the_initial_values(strict, batch_is_dynamic):
+    model = remembering()
+    fresh = model(X)
+    later = model(X)
+    assert not torch.equal(fresh, later)
+    sizes = {0: torch.export.Dim("batch", min=2, max=64)} if batch_is_dynamic else None
+    program = torch.export.export(model, (X,), dynamic_shapes={"input": sizes}, strict=strict).module()
+    assert torch.equal(program(X), fresh)
+    assert torch.equal(program(X), fresh)
+    assert torch.equal(model.tagged("memory"), later)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_a_traced_program_begins_with_the_initial_values():
+    model = remembering()
+    fresh = model(X)
+    later = model(X)
+    program = torch.jit.trace(model, (X,), check_trace=False)
+    assert torch.equal(program(X), fresh)
+    assert torch.equal(model.tagged("memory"), later)
+
+
+@pytest.mark.slow
+def test_a_compiled_graph_continues_from_the_carried_values():
+    model = remembering()
+    model(X)
+    expected = copy.deepcopy(model)(X)
+    torch._dynamo.reset()
+    assert torch.equal(torch.compile(model, fullgraph=True, backend="eager")(X), expected)
+
+
 def test_several_inputs_can_be_exported():
     model = FlowBuilder().input("ctx").through(Blend()).using("ctx").build()
     assert torch.equal(torch.export.export(model, (X, X)).module()(X, X), 2 * X)

@@ -64,7 +64,7 @@ def test_a_misspelled_input_is_named():
         named()(X, ctxt=X)
 
 
-@pytest.mark.parametrize("name", ["self", "lambda", "two words", "input"])
+@pytest.mark.parametrize("name", ["self", "lambda", "two words"])
 def test_a_stream_needs_a_name_that_can_be_a_keyword_argument(name):
     with pytest.raises(TagError, match=r"the input .* (cannot be a keyword argument|is not a name)"):
         FlowBuilder(nn.Linear(4, 4), input=name)
@@ -99,3 +99,15 @@ def test_export_takes_dynamic_shapes_by_name_and_names_its_inputs():
         assert program.graph_signature.user_inputs == ("tokens", "ctx")
     other = torch.randn(5, 4)
     assert program.module()(tokens=other, ctx=other).shape == (5, 4)
+
+
+def test_the_stream_may_be_given_its_default_name():
+    model = FlowBuilder(nn.Linear(4, 4), input="input").tag("out").build()
+    assert model.input_names == ("input",)
+    assert torch.equal(model(input=X), model(X))
+    assert model.structural_hash == FlowBuilder(model.out).tag("out").build().structural_hash
+
+
+def test_another_input_cannot_have_the_name_of_the_stream():
+    with pytest.raises(TagError, match=r"^'input' is the default name of the stream. Use a different name"):
+        FlowBuilder(nn.Linear(4, 4)).input("input")

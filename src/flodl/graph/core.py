@@ -21,6 +21,7 @@ from .first_calls import FirstCalls, Original
 from .forward import naming, of_class, rebuild
 from .plan.codegen import Source, bind, generate
 from .plan.error_path import describe_value, one_line_repr, prepend_path
+from .plan.exporting import is_exporting
 from .plan.memory import Memory, restore_all_where
 from .plan.outputs import NamedOutputs
 from .plan.overwriting import watched
@@ -217,7 +218,8 @@ class GraphCore(nn.Module):
 
     def _recall(self, position: int, stream: Any, graph_input: Any) -> Any:
         """Return a carried value, or its initial value in the first call. Called by the generated code."""
-        value = self._memory.carried[position]
+        # An exported program has no memory, so it begins with the initial values.
+        value = None if is_exporting() else self._memory.carried[position]
         reader, _ = self._spec.carried[position]
         tag = self._spec.nodes[reader].carries
         assert tag is not None

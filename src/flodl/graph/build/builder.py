@@ -76,6 +76,8 @@ class FlowBuilder(Unfinished):
         self._fresh_fork: Draft | None = None
         self._unclosed: Unfinished | None = None
         self._was_built = False
+        if input == "input":
+            input = None
         self._input = self._add("input", "input" if input is None else check_input_name(input))
         if input is not None:
             self._tagged[input] = self._input

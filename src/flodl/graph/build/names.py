@@ -63,7 +63,9 @@ torch.export would fail. Use a different name, for example 'code_value'.
 def check_input_name(name: object) -> str:
     """Return a name if an input can have it as a keyword argument; otherwise raise."""
     name = check_name(name, "input")
-    if not name.isidentifier() or keyword.iskeyword(name) or name in ("input", "self"):
+    if name == "input":
+        raise TagError("'input' is the default name of the stream. Use a different name, such as 'ctx'.")
+    if not name.isidentifier() or keyword.iskeyword(name) or name == "self":
         raise TagError(
             f"the input {name!r} cannot be a keyword argument. Use a different name, such as 'ctx'."
         )

@@ -12,6 +12,7 @@ from flodl.core import ShapeError, StateError
 from flodl.core.formats import a_type
 
 from ..plan.error_path import details_of_part, prepend_path
+from ..plan.exporting import is_exporting
 from ..plan.shapes import differ
 from .control import Control, Target, carried_tag
 
@@ -57,7 +58,7 @@ class Map(Control):
         if self.batched or rows.shape[0] == 0:
             return _check_rows(self._run(rows), rows.shape[0])
         count: object = rows.shape[0]
-        if isinstance(count, torch.SymInt) and _is_exporting():
+        if isinstance(count, torch.SymInt) and is_exporting():
             raise ShapeError(
                 "torch.export cannot export this map with a dynamic number of rows: its body is called once "
                 "for each row, and an exported program has a fixed number of calls. Pass batched=True to "
@@ -86,11 +87,6 @@ class Map(Control):
         lead = stream.shape[:-1]
         mapped = self._rows(stream.reshape(math.prod(lead) * self.count, width // self.count))
         return mapped.reshape(*lead, self.count * math.prod(mapped.shape[1:]))
-
-
-def _is_exporting() -> bool:
-    # Up to torch 2.11, `is_exporting` is true in `torch.compile`, too.
-    return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
 
 
 def _check_rows(mapped: Any, num_rows: int) -> Tensor:

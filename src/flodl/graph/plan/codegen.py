@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from .exporting import is_exporting
 from .shapes import add, maximum, mean, mul
 from .spec import Node, Spec
 
@@ -86,7 +87,7 @@ def generate(spec: Spec, *, keep_tags: bool = True, timed: bool = False) -> Sour
 def _compiled(text: str) -> Code:
     filename = f"<flodl graph {next(_numbers)}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-    namespace: dict[str, Any] = {"torch": torch, **_MERGES}
+    namespace: dict[str, Any] = {"torch": torch, "is_exporting": is_exporting, **_MERGES}
     exec(compile(text, filename, "exec"), namespace)
     code = Code(filename, namespace["bind"])
     weakref.finalize(code, linecache.cache.pop, filename, None).atexit = False
@@ -178,9 +179,8 @@ class _Writer:
             values = ", ".join(self.names[writer] for _, writer in self.spec.carried)
             updates.append(f"graph._carry(({values},), {self.names[0]})")
         if updates:
-            # An exported program has no memory: writing to it would leak symbolic tensors. Dynamo is checked
-            # first, because up to torch 2.11 `is_exporting` is true while it compiles.
-            self._write("if torch.compiler.is_dynamo_compiling() or not torch.compiler.is_exporting():")
+            # An exported program has no memory: writing to it would leak symbolic tensors.
+            self._write("if not is_exporting():")
             for statement in updates:
                 self._write("    " + statement)
 
@@ -198,7 +198,7 @@ def _merge_expression(node: Node, values: list[str]) -> str:
 
 
 def _value_names(spec: Spec) -> list[str]:
-    taken = {"graph", "torch", "program", "bind", *_MERGES}
+    taken = {"graph", "torch", "is_exporting", "program", "bind", *_MERGES}
     names = []
     for node in spec.nodes:
         name = re.sub(r"\W", "_", node.key)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from flodl.core import FlodlError, InputError
 from flodl.core.formats import a_type
@@ -21,6 +20,7 @@ from flodl.core.integers import is_index
 from ..plan.error_path import describe_value, one_line_repr, path_of_error, set_path
 from ..plan.memory import tensors
 from .clock import Clock, CudaClock, HostClock
+from .flops import flop_counter
 from .preserve import preserve_state
 from .summary import LayerRow, Summary
 
@@ -43,7 +43,7 @@ def summary(
     clock: Clock = CudaClock(device) if device.type == "cuda" else HostClock(device)
     watch = _Watch(model)
     with preserve_state(model, args, kwargs), torch.no_grad():
-        with _without_fast_path(), _flop_counter() as counter:
+        with _without_fast_path(), flop_counter() as counter:
             with watch.shapes_and_flops(counter.get_total_flops), watch.naming_errors():
                 model(*_copied(args), **_copied(kwargs))
             total_flops = counter.get_total_flops()
@@ -202,16 +202,6 @@ def _summary(
         seconds[id(model)],
         torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
     )
-
-
-def _flop_counter() -> FlopCounterMode:
-    """Return torch's counter, with the attention on CPUs that it leaves out."""
-
-    def attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-        return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
-
-    operation = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    return FlopCounterMode(display=False, custom_mapping={operation: attention})
 
 
 @contextmanager
