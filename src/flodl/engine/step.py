@@ -158,6 +158,7 @@ class TrainStep:
         vars(self).update({name: value for name, value in state.items() if name != "_grads"})
         for parameter, grad in zip(self._body.parameters, grads):
             parameter.grad = grad
+        self._body.updater.start_again(within_window=not self.is_between_updates)
         self._controller = TierController(self._body, self._readiness, self._journal)
         self._calls.watch(self._body.optimizer, self._window)
 
