@@ -21,7 +21,7 @@ from ..report import Cause, Journal
 def explain_loss(loss: Tensor) -> None:
     """Make `loss.backward()` and `loss, values = …` raise errors that explain themselves, instead of torch's.
 
-    The first loss of a step is enough: a loop with such a mistake makes it there.
+    The first loss of a step in a process is enough: a loop with such a mistake makes it there.
 
     >>> loss = Tensor([1.0])
     >>> explain_loss(loss), loss.backward()
