@@ -42,7 +42,7 @@ from .mistakes.first_call import (
     check_restarted,
     check_schedulers,
     explain_loss,
-    unobserved,
+    schedule_note,
 )
 from .mistakes.parameters import TrainedParameters, next_check
 from .mistakes.skipped_updates import SkippedUpdates
@@ -481,7 +481,7 @@ class TrainStep:
             skipped=skipped,
             pending=self._window.position,
             dropped=self._usual.num_dropped,
-            schedule=unobserved(self._bridge) if self._count.updates else "",
+            schedule=schedule_note(self._bridge) if self._count.updates else "",
             events=tuple(self._journal.events),
         )
 

@@ -143,10 +143,12 @@ def _keeps_state(optimizer: Optimizer) -> bool:
     return any("betas" in group or group.get("momentum") for group in optimizer.param_groups)
 
 
-def unobserved(bridge: ScheduleBridge | None) -> str:
-    """Return a note if a schedule's metric was never observed, or ""."""
-    if bridge is None or not bridge.is_idle:
+def schedule_note(bridge: ScheduleBridge | None) -> str:
+    """Return a note if a schedule's metric was never observed, or on the rates of a function; else ""."""
+    if bridge is None:
         return ""
+    if not bridge.is_idle:
+        return bridge.highest_note
     return (
         f"{type(bridge.watcher).__name__} has not observed a metric yet, so it has not changed the learning "
         "rate; step.schedule.observe(metric) passes one, once per epoch"
