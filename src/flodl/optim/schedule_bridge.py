@@ -22,6 +22,7 @@ from ._rate_mistakes import (
     warn_of_other_rate,
 )
 from ._torch_habits import OF_BRIDGES, TorchHabits, check_step
+from .plateau import PlateauScheduler
 from .schedule import Schedule
 
 if TYPE_CHECKING:
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 
 # The largest float32 number: torch cannot multiply float32 gradients by a larger one.
 _LARGEST = 3.4028234663852886e38
+_SHARED = (
+    "this PlateauScheduler has observed a metric of another TrainStep, Trainer or bridge that has it, so an "
+    "epoch would count several times. Create one PlateauScheduler for each optimizer. For one rate in all of "
+    "them, pass the metric to observe() of one of them only."
+)
 
 
 def apply(schedule: Schedule | Callable[[int], float], optimizer: Optimizer) -> ScheduleBridge:
@@ -86,6 +92,9 @@ class ScheduleBridge(TorchHabits):
         self._may_be_factors = True
         # The highest rate so far, and the one from which on a rate is probably a factor.
         self._highest, self._factors_from = 0.0, math.inf
+        # A plateau may continue after the metrics of an earlier bridge, but not share them with this one.
+        self._identity = object()
+        self._earlier_observer = getattr(self.watcher, "observer", None)
         # Whether a training step advances it, so that `step` would do it twice.
         self.is_advanced = False
         try:
@@ -179,6 +188,10 @@ class ScheduleBridge(TorchHabits):
                 f"{type(self._schedule).__name__} depends only on the step and does not observe a metric. "
                 "Use PlateauScheduler to follow a metric, or do not call observe()."
             )
+        if isinstance(watcher, PlateauScheduler):
+            if watcher.observer not in (None, self._identity, self._earlier_observer):
+                raise ScheduleError(_SHARED)
+            watcher.observer = self._identity
         watcher.observe(metric)
         self._set_rates(self._step, self._scale)
 
