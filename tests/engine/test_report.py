@@ -115,6 +115,21 @@ def test_every_dropped_batch_is_counted_also_after_a_resume() -> None:
     assert resumed.report().dropped == 3
 
 
+def test_the_report_says_how_high_the_rates_of_a_function_were_if_they_exceed_that_of_the_optimizer() -> None:
+    def told(schedule):
+        model = torch.nn.Linear(4, 2)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+        step = TrainStep(model, optimizer, lambda m, x: m(x).square().mean(), schedule=schedule, tier="eager")
+        for _ in range(4):
+            step(torch.ones(3, 4))
+        return step.report().schedule
+
+    assert told(lambda step: 1e-3 * (step + 1)) == (
+        "the function has set learning rates up to 0.005; the lr=0.0003 of the AdamW is not used"
+    )
+    assert told(lambda step: 3e-4 * 0.9**step) == ""
+
+
 def test_a_plateau_schedule_that_has_observed_nothing_is_named_in_the_report() -> None:
     def told(schedule, *metrics):
         step = new_step(schedule=schedule)

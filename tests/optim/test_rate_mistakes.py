@@ -36,8 +36,7 @@ def warm_up_and_decay(step: int) -> float:
 @pytest.mark.parametrize(
     ("kind", "settings", "lr"),
     [
-        (torch.optim.Adam, {"lr": 1e-3}, 0.001),
-        (torch.optim.AdamW, {}, 0.001),
+        (torch.optim.Adam, {"lr": 0.02}, 0.02),
         (torch.optim.NAdam, {"lr": 0.1}, 0.1),
         (torch.optim.SGD, {"lr": 0.1}, 0.1),
         (torch.optim.SGD, {"lr": 0.05}, 0.05),
@@ -51,7 +50,7 @@ def test_factors_that_rise_to_one_are_a_warning_once(schedule, kind, settings, l
 
 
 def test_the_warning_about_factors_comes_one_step_after_the_peak(capsys) -> None:
-    bridge = apply(warm_up, new_optimizer(torch.optim.Adam, lr=1e-3))
+    bridge = apply(warm_up, new_optimizer(torch.optim.Adam, lr=0.02))
     bridge.set_step(99)
     assert capsys.readouterr().err == ""
     bridge.step()
@@ -79,6 +78,59 @@ def test_the_warning_about_factors_comes_one_step_after_the_peak(capsys) -> None
     ],
 )
 def test_rates_that_may_be_meant_are_not_taken_for_factors(schedule, kind, settings, capsys) -> None:
+    assert told_by(schedule, new_optimizer(kind, **settings), capsys) == ""
+
+
+def product(step: int) -> float:
+    """Return a warm-up times a cosine, whose peak is below 1."""
+    return min(1.0, (step + 1) / 100) * 0.5 * (1 + math.cos(math.pi * step / 250))
+
+
+@pytest.mark.parametrize("schedule", [warm_up, warm_up_and_decay, product])
+@pytest.mark.parametrize(
+    ("kind", "settings", "lr"),
+    [
+        (torch.optim.AdamW, {"lr": 3e-4}, 0.0003),
+        (torch.optim.AdamW, {"lr": 2e-5}, 0.00002),
+        (torch.optim.Adam, {}, 0.001),
+        (torch.optim.SGD, {"lr": 1e-4}, 0.0001),
+    ],
+)
+def test_rates_of_many_times_that_of_the_optimizer_are_a_warning_once(
+    schedule, kind, settings, lr, capsys
+) -> None:
+    told = told_by(schedule, new_optimizer(kind, **settings), capsys)
+    assert told.count("\n") == 1
+    assert f"times the optimizer's {lr:g}" in told
+    assert f"schedule=lambda step: {lr:g} * factor(step)" in told
+
+
+def test_the_warning_names_both_rates_as_soon_as_one_is_set(capsys) -> None:
+    apply(lambda step: 0.25, new_optimizer(torch.optim.AdamW, lr=5e-4))
+    assert (
+        "sets the learning rate to 0.25, which is 500 times the optimizer's 0.0005" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("schedule", "kind", "settings"),
+    [
+        # A warm-up to the rate of the optimizer, and to ten times of it.
+        (lambda step: 3e-4 * warm_up(step), torch.optim.AdamW, {"lr": 3e-4}),
+        (lambda step: 3e-3 * product(step), torch.optim.AdamW, {"lr": 3e-4}),
+        # An optimizer with a placeholder, and one with the default of its class.
+        (lambda step: 0.1 * warm_up(step), torch.optim.SGD, {"lr": 1e-8}),
+        (lambda step: 1e-3 * warm_up(step), torch.optim.AdamW, {"lr": 1e-6}),
+        (lambda step: 0.1, torch.optim.SGD, {}),
+        (lambda step: 0.1, torch.optim.Adam, {}),
+        # A search for the best rate.
+        (lambda step: 1e-6 * 1.1**step, torch.optim.AdamW, {"lr": 3e-4}),
+        # Schedules that are created with their rates.
+        (CosineScheduler(0.5, 0.0, 200), torch.optim.SGD, {"lr": 1e-4}),
+        (WarmupScheduler(CosineScheduler(0.5, 0.0, 200), 0.5, 50), torch.optim.SGD, {"lr": 1e-4}),
+    ],
+)
+def test_high_rates_that_may_be_meant_are_not_taken_for_factors(schedule, kind, settings, capsys) -> None:
     assert told_by(schedule, new_optimizer(kind, **settings), capsys) == ""
 
 

@@ -1,5 +1,7 @@
+import copy
 import json
 import math
+import pickle
 import re
 
 import pytest
@@ -188,6 +190,50 @@ def test_a_plateau_follows_its_metric():
     assert _rates(optimizer) == pytest.approx([0.1, 0.05])
     bridge.observe(torch.tensor(2.0))
     assert _rates(optimizer) == pytest.approx([0.05, 0.025])
+
+
+@pytest.mark.parametrize("wrapped", [lambda plateau: plateau, lambda one: WarmupScheduler(one, 0.1, 2)])
+def test_two_bridges_that_share_a_plateau_cannot_both_observe(wrapped):
+    plateau = PlateauScheduler(0.1, 2, 0.5)
+    first, second = (apply(wrapped(plateau), _optimizer(0.1)) for _ in range(2))
+    first.observe(1.0)
+    with pytest.raises(ScheduleError, match="Create one PlateauScheduler for each optimizer"):
+        second.observe(1.0)
+    first.observe(1.0)
+    assert plateau.lr() == 0.1
+    first.observe(1.0)
+    assert plateau.lr() == 0.05
+
+
+def test_a_later_bridge_may_continue_with_the_plateau_of_an_earlier_one():
+    plateau = PlateauScheduler(0.1, 2, 0.5)
+    for _ in range(3):
+        bridge = apply(plateau, _optimizer(0.1))
+        bridge.observe(1.0)
+    assert bridge.lr == 0.05
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda bridge: pickle.loads(pickle.dumps(bridge))])
+def test_a_copied_bridge_has_its_own_plateau(copied):
+    bridge = apply(PlateauScheduler(0.1, 2, 0.5), _optimizer(0.1))
+    bridge.observe(1.0)
+    other = copied(bridge)
+    for one in (bridge, other):
+        one.observe(1.0)
+        one.observe(1.0)
+    assert (bridge.lr, other.lr) == (0.05, 0.05)
+
+
+def test_a_plateau_that_was_reset_or_loaded_may_be_used_by_another_bridge():
+    plateau = PlateauScheduler(0.1, 2, 0.5)
+    first, second = (apply(plateau, _optimizer(0.1)) for _ in range(2))
+    first.observe(1.0)
+    saved = first.state_dict()
+    second.load_state_dict(saved)
+    second.observe(1.0)
+    plateau.reset()
+    first.observe(1.0)
+    assert first.lr == 0.1
 
 
 def test_a_plateau_inside_a_warm_up_follows_its_metric():

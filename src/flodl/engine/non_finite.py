@@ -12,10 +12,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from flodl.core import StepError
+from flodl.core.formats import a_type
+from flodl.core.usage.calls import explain_calls
+
 from .batch.samples import num_samples
+from .errors import StepCallError
 from .mistakes.empty_batch import EMPTY_BATCH_ADVICE, empty_batch
+from .mistakes.step_function import signature_mismatch
 from .rehearsal import rehearse, sandbox
 from .step import TrainStep
+
+_EXAMPLE = "Write find_non_finite(step, (x, y)), with the arguments of the step as one tuple."
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,7 @@ class NonFinite:
     advice: str = ""
 
 
+@explain_calls(StepCallError, example=_EXAMPLE)
 def find_non_finite(step: TrainStep, batch: tuple[Any, ...]) -> NonFinite | None:
     """Run forward and backward of a batch again, in a sandbox; return the first value that is not finite.
 
@@ -45,6 +54,13 @@ def find_non_finite(step: TrainStep, batch: tuple[Any, ...]) -> NonFinite | None
     >>> found.path, found.what, found.rows
     ('0', 'the output of this Linear is the first one that is not finite', (0, 1, 2))
     """
+    if not isinstance(step, TrainStep):
+        raise StepError(f"find_non_finite got {a_type(step)}, expected a TrainStep. {_EXAMPLE}")
+    if not isinstance(batch, tuple | list):
+        raise StepError(f"find_non_finite got {a_type(batch)} as the batch. {_EXAMPLE}")
+    batch, extra = tuple(batch), ("mask",) if step.settings.tail == "pad" else ()
+    if (mismatch := signature_mismatch(step._body.step_fn, batch, extra)) is not None:
+        raise StepCallError(mismatch)
     model, samples = step._body.model, num_samples(batch)
     for name, parameter in model.named_parameters():
         if not _is_finite(parameter):

@@ -97,7 +97,7 @@ class StepReport:
     skipped: int = 0
     pending: int = 0
     dropped: int = 0
-    # What the schedule lacks to change the learning rate, or "".
+    # What the schedule lacks to change the learning rate, how high the rates of a function were, or "".
     schedule: str = ""
     memory: MemoryUse | None = None
     events: tuple[Event, ...] = ()

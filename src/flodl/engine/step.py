@@ -42,7 +42,7 @@ from .mistakes.first_call import (
     check_restarted,
     check_schedulers,
     explain_loss,
-    unobserved,
+    schedule_note,
 )
 from .mistakes.parameters import TrainedParameters, next_check
 from .mistakes.skipped_updates import SkippedUpdates
@@ -158,6 +158,9 @@ class TrainStep:
         vars(self).update({name: value for name, value in state.items() if name != "_grads"})
         for parameter, grad in zip(self._body.parameters, grads):
             parameter.grad = grad
+        # The first call of a copy is checked like that of a new step.
+        self._body.updater.start_again(within_window=not self.is_between_updates)
+        self._count.steps_before, self._is_mode_checked = self._count.steps, False
         self._controller = TierController(self._body, self._readiness, self._journal)
         self._calls.watch(self._body.optimizer, self._window)
 
@@ -303,7 +306,8 @@ class TrainStep:
             raise
 
     def _run(self, batch: tuple[Any, ...], samples: int | None = None) -> Tensor:
-        started = time.perf_counter() if self._count.steps == 0 else 0.0
+        # Of this object, whose step count may have been loaded.
+        started = time.perf_counter() if self._count.own_steps == 0 else 0.0
         controller, usual, progress = self._controller, self._usual, self._body.progress
         is_left_in_eval = not (self._body.model.training or self._is_mode_checked)
         if is_left_in_eval or self._count.steps >= self._calls.check_at:
@@ -437,8 +441,7 @@ class TrainStep:
                 self._bridge.load_state_dict(state["schedule"])
             except ScheduleError as error:
                 raise StepError(f"the state's schedule does not match: {error}") from error
-        self._count.steps, self._count.updates = int(state["steps"]), int(state["updates"])
-        self._count.loaded_updates = self._count.updates
+        self._count.load(int(state["steps"]), int(state["updates"]))
         self._calls.check_at = 0
         self._window.close()
         # States of earlier versions do not have these keys.
@@ -478,7 +481,7 @@ class TrainStep:
             skipped=skipped,
             pending=self._window.position,
             dropped=self._usual.num_dropped,
-            schedule=unobserved(self._bridge) if self._count.updates else "",
+            schedule=schedule_note(self._bridge) if self._count.updates else "",
             events=tuple(self._journal.events),
         )
 
@@ -503,10 +506,10 @@ class TrainStep:
     def _look_for_mistakes(self) -> None:
         """Look for mistakes: at first, at a new epoch, every few hundred steps, after a skipped update."""
         body = self._body
-        self._calls.check_at = next_check(self._count.steps)
+        self._calls.check_at = self._count.steps_before + next_check(self._count.own_steps)
         if not body.model.training and not self._is_mode_checked:
             self._is_mode_checked = True
-            was_training = self._first_step_s is not None
+            was_training = self._count.own_steps > 0
             if not (self._are_modes_reported and has_chosen_modes(body.model)):
                 check_mode(body.model, self._journal, self._count.steps, was_training=was_training)
         if self._count.is_loaded:
@@ -556,7 +559,7 @@ class TrainStep:
             self._warn_of_samples()
 
     def _run_first(self, micro: Micro) -> Outcome:
-        """Run the first batch; look for broadcasts, and for recurrent modules that read time first."""
+        """Run the first batch here; look for broadcasts, and for recurrent modules that read time first."""
         controller, usual = self._controller, self._usual
         if usual.is_explicit or controller.tier != "eager":
             return controller.run(micro, self._count.steps)
@@ -564,7 +567,7 @@ class TrainStep:
         with recurrent_inputs(model) as found, watch_broadcasts(model, micro.batch) as broadcasts:
             outcome = controller.run(micro, self._count.steps)
         for text in broadcasts:
-            self._journal.warn(0, "broadcast", Cause.PROBABLE_MISTAKE, text)
+            self._journal.warn(self._count.steps, "broadcast", Cause.PROBABLE_MISTAKE, text)
         leading = leading_dimensions(micro.batch)
         usual.time_first = leading if leading in found else None
         return outcome

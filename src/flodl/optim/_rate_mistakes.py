@@ -9,6 +9,8 @@ from typing import Any
 
 from flodl.core import log
 
+from ._torch_habits import TorchHabits
+
 _FACTORS_AT_FIRST = (
     "the schedule returns %g at step 0, which replaces the learning rate %g of the optimizer. A schedule "
     "returns learning rates, not factors as for torch's LambdaLR. If %g is a factor, multiply it by %g."
@@ -16,6 +18,11 @@ _FACTORS_AT_FIRST = (
 _FACTORS_LATER = (
     "the schedule rises to a learning rate of 1, in place of the optimizer's %g. A schedule returns "
     "learning rates, not factors as for torch's LambdaLR. If it returns factors, multiply them by %g."
+)
+_FACTORS_BY_SIZE = (
+    "the schedule sets the learning rate to %g, which is %.0f times the optimizer's %g. A schedule returns "
+    "learning rates, not factors as for torch's LambdaLR. If it returns factors, multiply them by %g: "
+    "schedule=lambda step: %g * factor(step)."
 )
 _SET_ELSEWHERE = (
     "a learning rate was set to %g outside the schedule, which had set it to %g and sets it again after "
@@ -28,6 +35,12 @@ _LOADED = (
     "call step.load_state_dict(saved) for a TrainStep, or bridge.load_state_dict(saved) for a bridge."
 )
 
+
+# From this multiple of the optimizer's rate on, a rate is probably a factor; from the second one on, if that
+# rate is the default of an Adam.
+_MANY_TIMES, _MANY_TIMES_DEFAULT = 100, 500
+# Factors come close to 1, and a rate below the second number is a placeholder that any schedule replaces.
+_LOW_FACTOR, _PLACEHOLDER = 0.1, 1e-7
 
 # The schedules of torch, and those of flodl that take their place.
 _IN_PLACE_OF = {
@@ -64,6 +77,55 @@ def warn_of_factors_at_first(lr: float, reference: float) -> bool:
         return False
     log.warn(_FACTORS_AT_FIRST, lr, reference, lr, reference)
     return True
+
+
+def probable_factors_from(schedule: Any, optimizer: Any, reference: float, *, first: float) -> float:
+    """Return the rate from which on a schedule probably returns factors; infinity if it never does.
+
+    `first` is its rate at step 0. A search for a learning rate starts far below that of the optimizer, and
+    schedules of flodl are created with their rates. The default of an optimizer's class was not chosen.
+
+    >>> import torch
+    >>> optimizer = torch.optim.AdamW([torch.zeros(1)], lr=3e-4)
+    >>> probable_factors_from(abs, optimizer, 3e-4, first=0.0)
+    0.1
+    >>> probable_factors_from(abs, optimizer, 3e-4, first=1e-7)
+    inf
+    """
+    is_search = 0 < first < reference / 10
+    if is_search or reference < _PLACEHOLDER or isinstance(schedule, TorchHabits):
+        return math.inf
+    times = _MANY_TIMES
+    if math.isclose(reference, _default_lr(optimizer)):
+        if not _is_adam(optimizer):
+            return math.inf
+        times = _MANY_TIMES_DEFAULT
+    return max(times * reference, _LOW_FACTOR)
+
+
+def warn_of_factors_by_size(lr: float, reference: float) -> None:
+    """Warn that a rate is many times that of the optimizer."""
+    log.warn(_FACTORS_BY_SIZE, lr, lr / reference, reference, reference, reference)
+
+
+def highest_text(schedule: Any, optimizer: Any, reference: float, highest: float) -> str:
+    """Return a note if a function has set higher rates than the optimizer was given, or "".
+
+    Schedules of flodl are described when they are applied; a function is not called in advance.
+
+    >>> import torch
+    >>> highest_text(abs, torch.optim.AdamW([torch.zeros(1)], lr=3e-4), 3e-4, 0.97)
+    'the function has set learning rates up to 0.97; the lr=0.0003 of the AdamW is not used'
+    """
+    is_given = not any(math.isclose(reference, rate) for rate in (_default_lr(optimizer), 1.0))
+    is_higher = highest > reference * (1 + 1e-6)
+    if isinstance(schedule, TorchHabits) or not is_higher or not is_given:
+        return ""
+    kind = "schedule" if callable(getattr(schedule, "lr", None)) else "function"
+    return (
+        f"the {kind} has set learning rates up to {highest:g}; the lr={reference:g} of the "
+        f"{type(optimizer).__name__} is not used"
+    )
 
 
 def warn_of_factors(schedule: Any, optimizer: Any, reference: float) -> None:

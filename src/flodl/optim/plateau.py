@@ -60,6 +60,8 @@ class PlateauScheduler(TorchHabits):
     def reset(self) -> None:
         """Forget all observations and return to the base learning rate."""
         self._lr = float(self.base)
+        # Identifies the bridge that passed the last metric, to notice that several of them do.
+        self.observer: object = None
         self.forget()
 
     def forget(self) -> None:
@@ -142,6 +144,7 @@ class PlateauScheduler(TorchHabits):
             ) from None
         # The first observation is unknown.
         self._lr, self._best, self._wait, self._first = lr, best, wait, math.nan
+        self.observer = None
         if state.get("mode", self.mode) != self.mode:
             self.forget()
             log.msg("PlateauScheduler: mode is now %r, so the best value so far is forgotten", self.mode)

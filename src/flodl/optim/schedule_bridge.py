@@ -12,13 +12,17 @@ from flodl.core.formats import a_type
 
 from ._arguments import check_integer, check_number
 from ._rate_mistakes import (
+    highest_text,
+    probable_factors_from,
     torch_scheduler_text,
     unused_rate,
     warn_of_factors,
     warn_of_factors_at_first,
+    warn_of_factors_by_size,
     warn_of_other_rate,
 )
 from ._torch_habits import OF_BRIDGES, TorchHabits, check_step
+from .plateau import PlateauScheduler
 from .schedule import Schedule
 
 if TYPE_CHECKING:
@@ -26,6 +30,11 @@ if TYPE_CHECKING:
 
 # The largest float32 number: torch cannot multiply float32 gradients by a larger one.
 _LARGEST = 3.4028234663852886e38
+_SHARED = (
+    "this PlateauScheduler has observed a metric of another TrainStep, Trainer or bridge that has it, so an "
+    "epoch would count several times. Create one PlateauScheduler for each optimizer. For one rate in all of "
+    "them, pass the metric to observe() of one of them only."
+)
 
 
 def apply(schedule: Schedule | Callable[[int], float], optimizer: Optimizer) -> ScheduleBridge:
@@ -81,6 +90,11 @@ class ScheduleBridge(TorchHabits):
         self._groups: list[dict[str, Any]] = []
         self._has_warned = False
         self._may_be_factors = True
+        # The highest rate so far, and the one from which on a rate is probably a factor.
+        self._highest, self._factors_from = 0.0, math.inf
+        # A plateau may continue after the metrics of an earlier bridge, but not share them with this one.
+        self._identity = object()
+        self._earlier_observer = getattr(self.watcher, "observer", None)
         # Whether a training step advances it, so that `step` would do it twice.
         self.is_advanced = False
         try:
@@ -94,11 +108,18 @@ class ScheduleBridge(TorchHabits):
         else:
             own, has_ratios = _chosen_rates(schedule), len(set(self._ratios)) > 1
             self.note = unused_rate(own, self._lr, optimizer, self._reference, has_ratios=has_ratios)
+            self._factors_from = probable_factors_from(schedule, optimizer, self._reference, first=self._lr)
+            self._look_at(self._lr)
 
     @property
     def lr(self) -> float:
         """The schedule's rate for the next update, including the scale."""
         return self._lr
+
+    @property
+    def highest_note(self) -> str:
+        """That a function has set higher rates than the optimizer was given, or ""."""
+        return highest_text(self._schedule, self._optimizer, self._reference, self._highest)
 
     @property
     def ratios(self) -> tuple[float, ...]:
@@ -167,6 +188,10 @@ class ScheduleBridge(TorchHabits):
                 f"{type(self._schedule).__name__} depends only on the step and does not observe a metric. "
                 "Use PlateauScheduler to follow a metric, or do not call observe()."
             )
+        if isinstance(watcher, PlateauScheduler):
+            if watcher.observer not in (None, self._identity, self._earlier_observer):
+                raise ScheduleError(_SHARED)
+            watcher.observer = self._identity
         watcher.observe(metric)
         self._set_rates(self._step, self._scale)
 
@@ -236,6 +261,15 @@ class ScheduleBridge(TorchHabits):
             self._may_be_factors = False
             warn_of_factors(self._schedule, self._optimizer, self._reference)
         self._step, self._scale, self._lr, self._groups = step, scale, rate, groups
+        if rate > self._highest:
+            self._look_at(rate)
+
+    def _look_at(self, highest: float) -> None:
+        """Take a new highest rate, and warn once if it is probably a factor."""
+        self._highest = highest
+        if highest >= self._factors_from and self._may_be_factors:
+            self._may_be_factors = False
+            warn_of_factors_by_size(highest, self._reference)
 
     def _add_ratios(self, groups: list[dict[str, Any]]) -> None:
         known = len(self._ratios)

@@ -14,6 +14,7 @@ from flodl.core.device import parse_device
 from flodl.core.formats import a_type
 from flodl.optim import groups
 from flodl.optim.misspelled_options import misspelled_option
+from flodl.optim.wrapped_optimizers import wrapper_text
 
 # The largest float32 is 3.4e38.
 _LARGEST_RATE = 1e38
@@ -45,8 +46,10 @@ def build_optimizer(optimizer: Any, model: nn.Module) -> Optimizer:
             f"optimizer is {a_type(optimizer)} of {len(optimizer)}, and a trainer has one. "
             "Pass one optimizer, or write a loop with one TrainStep for each optimizer."
         )
-    if built is None and callable(optimizer):
+    if built is None and callable(optimizer) and not wrapper_text(optimizer):
         built = _call_factory(optimizer, groups(model, {}))
+    if wrapper := wrapper_text(optimizer if built is None else built):
+        raise TrainError(wrapper)
     if not isinstance(built, Optimizer):
         raise TrainError(
             f"optimizer={optimizer!r} does not return a torch optimizer. "

@@ -34,6 +34,54 @@ def test_a_backward_on_the_first_loss_raises() -> None:
         step(X, Y).backward()
 
 
+def restored(step: TrainStep) -> TrainStep:
+    _, other = new_step()
+    other.load_state_dict(step.state_dict())
+    return other
+
+
+@pytest.mark.parametrize("continued", [restored, copy.deepcopy], ids=["load_state_dict", "deepcopy"])
+def test_the_first_call_of_a_step_that_continues_is_checked_like_that_of_a_new_one(continued, capsys) -> None:
+    _, step = new_step()
+    for _ in range(5):
+        step(X, Y)
+    loss = continued(step)(X, Y)
+    with pytest.raises(StepError, match=r"loss.backward\(\) was called on"):
+        loss.backward()
+    with pytest.raises(StepError, match="was unpacked"):
+        _, _ = loss
+    assert capsys.readouterr().err == ""
+
+
+def test_the_first_call_of_a_restored_step_looks_for_broadcasts(capsys) -> None:
+    def regression(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (model(x)[:, :1] - y[:, 0]).square().mean()
+
+    _, step = new_step()
+    step(X, Y)
+    model = nn.Sequential(nn.Linear(4, 2))
+    other = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), regression, tier="eager")
+    other.load_state_dict(step.state_dict())
+    other(X, Y)
+    assert "broadcast to [8, 8]" in capsys.readouterr().err
+    assert [event.step for event in other.report().events] == [1]
+    assert other.report().first_step_s is not None
+
+
+def test_a_restored_step_is_searched_for_mistakes_as_often_as_a_new_one(capsys) -> None:
+    _, step = new_step()
+    for _ in range(40):
+        step(X, Y)
+    model = nn.Sequential(nn.Linear(4, 2))
+    other = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse, tier="eager")
+    other.load_state_dict(step.state_dict())
+    other(X, Y)
+    model.extra = nn.Linear(2, 2)
+    for _ in range(3):
+        other(X, Y)
+    assert "'extra.weight' was added after" in capsys.readouterr().err
+
+
 def test_the_first_loss_is_a_plain_tensor_everywhere_else() -> None:
     _, step = new_step()
     loss = step(X, Y)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from flodl import Trainer
+from flodl.core import StepError
 from flodl.engine import TrainStep, find_non_finite
 from flodl.engine.mistakes import skipped_updates
 from flodl.engine.report import Cause, Journal
@@ -59,6 +60,34 @@ def test_what_the_warning_suggests_finds_the_cause(capsys) -> None:
     step(X, Y)
     assert "flodl.engine.find_non_finite(step, (x, y))" in capsys.readouterr().err
     assert find_non_finite(step, (X, Y)).path == "1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((X, Y), "find_non_finite got TrainStep, Tensor, Tensor by position, and takes only step, batch"),
+        ((), "find_non_finite needs 'batch'"),
+        ((X,), "find_non_finite got a Tensor as the batch"),
+        (({"x": X, "y": Y},), "find_non_finite got a dict as the batch"),
+        ((None,), "find_non_finite got a NoneType as the batch"),
+    ],
+)
+def test_a_batch_that_is_not_passed_as_one_tuple_is_an_error_with_the_call(arguments, told) -> None:
+    with pytest.raises(StepError, match=r"find_non_finite\(step, \(x, y\)\)") as caught:
+        find_non_finite(new_step(), *arguments)
+    assert str(caught.value).startswith(told)
+
+
+def test_a_batch_that_does_not_fit_the_step_function_is_an_error_with_both() -> None:
+    with pytest.raises(
+        StepError, match=r"the step function mse\(model, x, y\) .* is called with the model and 1"
+    ):
+        find_non_finite(new_step(), (X,))
+
+
+def test_the_cause_is_only_found_for_a_step() -> None:
+    with pytest.raises(StepError, match=r"got a Linear, expected a TrainStep"):
+        find_non_finite(nn.Linear(4, 2), (X, Y))
 
 
 def test_a_single_skipped_update_is_one_warning_and_one_event(capsys) -> None:

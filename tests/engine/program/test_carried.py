@@ -117,6 +117,23 @@ def test_a_compiled_step_continues_after_resets_and_other_batch_sizes(
     assert torch.equal(torch.stack(losses), torch.stack(wanted))
 
 
+def test_the_report_of_a_compiled_step_says_that_a_reset_is_why_a_batch_ran_eagerly(quick_compiler) -> None:
+    step = new_step("compiled")
+    for _ in range(12):
+        step(torch.randn(8, 4), torch.randn(8, 2))
+    assert step.tier == "compiled", step.report()
+    body_of(step).model.reset_state()
+    step(torch.randn(8, 4), torch.randn(8, 2))
+    last = step.report().events[-1].reason
+    assert last.startswith("a batch that starts without carried values, as after reset_state()")
+    for _ in range(40):
+        body_of(step).model.reset_state()
+        step(torch.randn(8, 4), torch.randn(8, 2))
+    reasons = [event.reason for event in step.report().events]
+    assert any("batches start without carried values now" in reason for reason in reasons)
+    assert not any("different shape" in reason for reason in reasons)
+
+
 def test_a_difference_in_what_is_carried_is_found() -> None:
     step = new_step("eager")
     step(torch.randn(8, 4), torch.randn(8, 2))

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flodl.core import ScheduleError, StepError
-from flodl.engine import TrainStep
+from flodl.engine import NoGradient, TrainStep
 from flodl.engine.internals import body_of
 from flodl.engine.mistakes.skipped_updates import SkippedUpdates
 from flodl.engine.optimizer.adam import FastAdam
@@ -627,6 +627,41 @@ def test_an_optimizer_whose_parameters_get_no_gradient_is_refused_before_its_fir
         step(torch.ones(3, 4), torch.ones(3, 2))
     assert step.updates == 0
     assert step.is_between_updates
+
+
+@pytest.mark.parametrize("copied_after", [1, 2])
+def test_a_copy_whose_step_function_uses_the_original_model_is_refused_in_its_first_update(
+    copied_after,
+) -> None:
+    model = nn.Linear(4, 2)
+    step = TrainStep(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        lambda m, x, y: mse(model, x, y),
+        accumulate=2,
+        tier="eager",
+    )
+    batch = torch.ones(3, 4), torch.ones(3, 2)
+    for _ in range(copied_after):
+        step(*batch)
+    twin = copy.deepcopy(step)
+    # The window of a copy within a window has gradients that were copied.
+    for _ in range(2 if copied_after == 1 else 1):
+        twin(*batch)
+    with pytest.raises(NoGradient, match=r"a different model, such as .* the original of a copied step"):
+        twin(*batch)
+
+
+def test_a_restored_step_whose_parameters_get_no_gradient_is_refused_before_its_first_update() -> None:
+    model, other = nn.Linear(4, 2), nn.Linear(4, 2)
+    batch = torch.ones(3, 4), torch.ones(3, 2)
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), mse)
+    step(*batch)
+    restored = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), lambda m, x, y: mse(other, x, y))
+    restored.load_state_dict(step.state_dict())
+    with pytest.raises(NoGradient):
+        restored(*batch)
+    assert restored.updates == 1
 
 
 def test_a_window_without_gradients_is_allowed_after_the_first_update() -> None:

@@ -21,7 +21,7 @@ from ..report import Cause, Journal
 def explain_loss(loss: Tensor) -> None:
     """Make `loss.backward()` and `loss, values = …` raise errors that explain themselves, instead of torch's.
 
-    The first loss of a step is enough: a loop with such a mistake makes it there.
+    The first loss of a step in a process is enough: a loop with such a mistake makes it there.
 
     >>> loss = Tensor([1.0])
     >>> explain_loss(loss), loss.backward()
@@ -143,10 +143,12 @@ def _keeps_state(optimizer: Optimizer) -> bool:
     return any("betas" in group or group.get("momentum") for group in optimizer.param_groups)
 
 
-def unobserved(bridge: ScheduleBridge | None) -> str:
-    """Return a note if a schedule's metric was never observed, or ""."""
-    if bridge is None or not bridge.is_idle:
+def schedule_note(bridge: ScheduleBridge | None) -> str:
+    """Return a note if a schedule's metric was never observed, or on the rates of a function; else ""."""
+    if bridge is None:
         return ""
+    if not bridge.is_idle:
+        return bridge.highest_note
     return (
         f"{type(bridge.watcher).__name__} has not observed a metric yet, so it has not changed the learning "
         "rate; step.schedule.observe(metric) passes one, once per epoch"

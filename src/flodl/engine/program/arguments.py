@@ -13,6 +13,7 @@ from torch.optim import LBFGS, Optimizer
 from flodl.core import StepError
 from flodl.core.formats import a_type
 from flodl.optim.misspelled_options import misspelled_option
+from flodl.optim.wrapped_optimizers import wrapper_text
 
 from ..optimizer.prepare import is_custom
 from ..settings import Precision, StepFunction, Tail
@@ -31,6 +32,8 @@ def check_arguments(model: object, optimizer: object, step_fn: object) -> None:
         # Such as a FlowBuilder.
         model_text = "builder.build()" if callable(getattr(model, "build", None)) else "model"
         raise StepError(f"the model is {a_type(model)}. Write TrainStep({model_text}, optimizer, step_fn).")
+    if wrapper := wrapper_text(optimizer):
+        raise StepError(wrapper)
     if not isinstance(optimizer, Optimizer):
         raise StepError(f"the optimizer is {a_type(optimizer)}. Write TrainStep(model, optimizer, step_fn).")
     if not callable(step_fn):

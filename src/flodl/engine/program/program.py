@@ -240,8 +240,7 @@ class StepBody:
         self.progress.stage = Stage.UPDATING
         if quick is not None and not self.updater.can_run(quick):
             quick = None
-        if not self.updater.started:
-            self.updater.check_first_update(self.model)
+        self.updater.check_first_update(self.model)
         scale = self.updater.finish_gradients(correction, quick)
         with uninterrupted():
             self.updater.step(quick, scale)

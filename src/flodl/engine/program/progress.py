@@ -63,9 +63,31 @@ class Count:
     steps: int = 0
     updates: int = 0
     values: Mapping[str, Tensor] = field(default_factory=dict)
+    # The number of steps before the first one of this object: those that were loaded or copied.
+    steps_before: int = 0
     # How many of the updates were loaded instead of done here.
     loaded_updates: int = 0
     # Whether updates were loaded, and nothing has run since.
     is_loaded: bool = False
     # Whether this is a step of a trial, whose schedule is not that of the run.
     is_trial: bool = False
+
+    @property
+    def own_steps(self) -> int:
+        """How many steps this object has done in this process.
+
+        >>> Count(steps=12, steps_before=10).own_steps
+        2
+        """
+        return self.steps - self.steps_before
+
+    def load(self, steps: int, updates: int) -> None:
+        """Continue from these numbers; the steps that were done here stay done.
+
+        >>> count = Count(steps=2)
+        >>> count.load(10, 5)
+        >>> count.steps, count.own_steps
+        (10, 2)
+        """
+        self.steps_before += steps - self.steps
+        self.steps, self.updates, self.loaded_updates = steps, updates, updates

@@ -81,6 +81,8 @@ class Updater:
         self._num_states = 0
         # `requires_grad` of the parameters at the last update; empty if one has yet to start.
         self._learned: list[bool] = []
+        # How many of the next updates raise if no parameter has a gradient; later ones may have none.
+        self._num_to_check = 1
 
     @property
     def has_updated(self) -> bool:
@@ -149,16 +151,29 @@ class Updater:
         if learning and (grad := learning[0].grad) is not None:
             calls.left = LeftGradient(learning[0], ref(grad), grad._version)
 
+    def start_again(self, *, within_window: bool) -> None:
+        """Check the first update again, as in a copy, whose step function may still use the original model.
+
+        `within_window` says that this update also has gradients that were copied.
+        """
+        self.started.clear()
+        self._learned = []
+        self._num_to_check = 2 if within_window else 1
+
     def check_first_update(self, model: nn.Module) -> None:
-        """Raise if the optimizer has other parameters than the model."""
+        """Raise if the first update would learn nothing, or if the optimizer has other parameters."""
+        if self.started and not self._num_to_check:
+            return
         if not self.with_gradient():
             raise NoGradient(
                 "no parameter of the optimizer received a gradient, so nothing would be learned. Either the "
                 "optimizer has different tensors than the model: pass model.parameters() after the model "
-                "was moved or copied. Or the loss does not depend on them: they are frozen, or cut off by "
-                ".detach() or torch.no_grad()."
+                "was moved or copied. Or the step function uses a different model, such as a global one, or "
+                "the original of a copied step: use its first argument. Or the loss does not depend on them: "
+                "they are frozen, or cut off by .detach() or torch.no_grad()."
             )
         check_first_gradients(model, self.parameters)
+        self._num_to_check = max(self._num_to_check - 1, 0)
 
     def finish_gradients(self, correction: float, quick: FastAdam | None) -> Tensor | None:
         """Correct, unscale and clip the gradients, and set the flag if one of them is not finite.

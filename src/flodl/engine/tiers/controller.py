@@ -337,6 +337,9 @@ class TierController:
             return None
         if not self.other_shapes.stays(micro) or self._attempts.compiled_enough:
             return None
+        carried = self._body.undo.carried
+        if carried is not None and not carried.is_kept(micro.carried):
+            return "batches start without carried values now, as after reset_state(), or change their shape"
         return "batches have a different shape now"
 
     def _is_compiled_beside(self, micro: Micro) -> bool:

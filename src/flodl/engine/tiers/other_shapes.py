@@ -76,8 +76,11 @@ class OtherShapes:
         if self.side_runner is not None and self.side_runner.what_changed():
             self._drop()
         carried = self._body.undo.carried
-        if carried is not None and isinstance(runner, RecordedRunner) and not carried.is_kept(micro.carried):
-            reason = "a batch that starts without carried values, or changes their shape, runs eagerly"
+        if carried is not None and not carried.is_kept(micro.carried):
+            reason = (
+                "a batch that starts without carried values, as after reset_state(), or changes their shape "
+                "runs eagerly"
+            )
             self._journal.add(step, "eager", Cause.OTHER_SHAPE, reason)
             return None
         if (outcome := self._compiled(micro, runner, step)) is not None:

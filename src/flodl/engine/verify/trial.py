@@ -266,6 +266,8 @@ class Trial:
         why = "were not finite" if bool(self._body.bad) else ""
         if any(micro.ragged for micro in window) or (self._shapes and shapes != self._shapes):
             why = "had a different shape"
+            if self._body.undo.carried is not None:
+                why += ", or started from other carried values"
             self._refuse_opaque_parts(window[0])
         if written := before.reachable.written_uncopied(after.reachable):
             # From now on they are copied before each window.
