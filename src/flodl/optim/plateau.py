@@ -106,7 +106,7 @@ class PlateauScheduler(TorchHabits):
         return self._lr
 
     def take_turn(self, bridge: object) -> None:
-        """Raise if bridges pass metrics in turn; one of them may go on after another one has ended.
+        """Raise if bridges pass metrics in turn; one may continue after another one has ended.
 
         >>> schedule = PlateauScheduler(0.1, patience=3, factor=0.5)
         >>> for bridge in ("first", "second", "first"):
