@@ -12,6 +12,12 @@ from flodl.core.best_values import improves
 from ._arguments import check_integer, check_number, explained
 from ._torch_habits import OF_PLATEAUS, TorchHabits
 
+_SHARED = (
+    "this PlateauScheduler gets the metrics of several TrainSteps, Trainers or bridges in turn, "
+    "so each epoch counts several times. Create one PlateauScheduler for each optimizer. For one rate in all "
+    "of them, pass the metric to observe() of one of them only."
+)
+
 
 @explained
 class PlateauScheduler(TorchHabits):
@@ -60,8 +66,8 @@ class PlateauScheduler(TorchHabits):
     def reset(self) -> None:
         """Forget all observations and return to the base learning rate."""
         self._lr = float(self.base)
-        # Identifies the bridge that passed the last metric, to notice that several of them do.
-        self.observer: object = None
+        # What identifies the bridges that have passed metrics, in turn.
+        self._turns: list[object] = []
         self.forget()
 
     def forget(self) -> None:
@@ -98,6 +104,19 @@ class PlateauScheduler(TorchHabits):
             self._note_direction(value)
             self._lr, self._wait = max(self._lr * self.factor, self.min), 0
         return self._lr
+
+    def take_turn(self, bridge: object) -> None:
+        """Raise if bridges pass metrics in turn; one may continue after another one has ended.
+
+        >>> schedule = PlateauScheduler(0.1, patience=3, factor=0.5)
+        >>> for bridge in ("first", "second", "first"):
+        ...     schedule.take_turn(bridge)
+        """
+        if self._turns and self._turns[-1] is bridge:
+            return
+        if len(self._turns) + 1 - len({*map(id, self._turns), id(bridge)}) > 1:
+            raise ScheduleError(_SHARED)
+        self._turns.append(bridge)
 
     def _note_direction(self, value: float) -> None:
         """Say that lower is better if a metric like an accuracy has only risen until the first decay."""
@@ -144,7 +163,7 @@ class PlateauScheduler(TorchHabits):
             ) from None
         # The first observation is unknown.
         self._lr, self._best, self._wait, self._first = lr, best, wait, math.nan
-        self.observer = None
+        self._turns = []
         if state.get("mode", self.mode) != self.mode:
             self.forget()
             log.msg("PlateauScheduler: mode is now %r, so the best value so far is forgotten", self.mode)

@@ -30,11 +30,6 @@ if TYPE_CHECKING:
 
 # The largest float32 number: torch cannot multiply float32 gradients by a larger one.
 _LARGEST = 3.4028234663852886e38
-_SHARED = (
-    "this PlateauScheduler has observed a metric of another TrainStep, Trainer or bridge that has it, so an "
-    "epoch would count several times. Create one PlateauScheduler for each optimizer. For one rate in all of "
-    "them, pass the metric to observe() of one of them only."
-)
 
 
 def apply(schedule: Schedule | Callable[[int], float], optimizer: Optimizer) -> ScheduleBridge:
@@ -92,9 +87,8 @@ class ScheduleBridge(TorchHabits):
         self._may_be_factors = True
         # The highest rate so far, and the one from which on a rate is probably a factor.
         self._highest, self._factors_from = 0.0, math.inf
-        # A plateau may continue after the metrics of an earlier bridge, but not share them with this one.
+        # Copied and pickled together with the schedule.
         self._identity = object()
-        self._earlier_observer = getattr(self.watcher, "observer", None)
         # Whether a training step advances it, so that `step` would do it twice.
         self.is_advanced = False
         try:
@@ -189,9 +183,7 @@ class ScheduleBridge(TorchHabits):
                 "Use PlateauScheduler to follow a metric, or do not call observe()."
             )
         if isinstance(watcher, PlateauScheduler):
-            if watcher.observer not in (None, self._identity, self._earlier_observer):
-                raise ScheduleError(_SHARED)
-            watcher.observer = self._identity
+            watcher.take_turn(self._identity)
         watcher.observe(metric)
         self._set_rates(self._step, self._scale)
 
