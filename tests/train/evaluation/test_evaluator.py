@@ -125,6 +125,12 @@ def test_a_batch_size_is_not_needed_and_changes_nothing(make, data):
     assert trainer.evaluate(data) == pytest.approx(trainer.evaluate(data, batch_size=5))
 
 
+@pytest.mark.parametrize("batch_size", [0, False, -1])
+def test_a_batch_size_below_one_is_rejected(make, data, batch_size):
+    with pytest.raises(DataError, match=f"evaluation data cannot be used: batch_size={batch_size}. Pass an"):
+        make().evaluate(data, batch_size)
+
+
 def test_an_evaluation_without_data_raises(make):
     class Nothing(torch.utils.data.IterableDataset):
         def __iter__(self):
