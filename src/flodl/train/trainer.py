@@ -481,8 +481,8 @@ class Trainer(CheckedAttributes):
         self._run.hooks.refuse_inside(
             "save",
             ("on_save",),
-            "A save calls this hook again, without end. What the hook returns from state_dict() is part of the "
-            "next save; call trainer.save in another hook, such as on_epoch_end.",
+            "A save calls this hook again, without end. Call trainer.save in another hook, such as "
+            "on_epoch_end.",
         )
         self._run.begin()
         self._run.saver.save_soon(wait=wait, reason=reason)

@@ -26,8 +26,8 @@ def check_metrics(metrics: Mapping[str, Any] | None) -> dict[str, Any]:
     for name, metric in (metrics or {}).items():
         if not isinstance(name, str):
             raise TrainError(
-                f"metrics= has {a_type(metric)} under the name {name!r}, which is {a_type(name)}. Use a string: "
-                f"metrics={{'f1': …}}."
+                f"metrics= has {a_type(metric)} under the name {name!r}, which is {a_type(name)}. Use a "
+                "string: metrics={'f1': …}."
             )
         if name == "loss":
             raise TrainError("a metric is named 'loss', which is reserved. Choose a different name.")
