@@ -130,8 +130,8 @@ def scale_rates(optimizer: Optimizer, bridge: ScheduleBridge | None, factor: flo
         return
     if learning_rate(optimizer) is None:
         raise TrainError(
-            f"scale_lr({factor!r}): the groups of {type(optimizer).__name__} have no learning rate 'lr' to scale."
-            " Use an optimizer with one, or leave out what changes it, such as ReduceOnPlateau."
+            f"scale_lr({factor!r}): the groups of {type(optimizer).__name__} have no learning rate 'lr' to "
+            "scale. Use an optimizer with one, or leave out what changes it, such as ReduceOnPlateau."
         )
     for group in optimizer.param_groups:
         if not isinstance(group.get("lr"), SupportsFloat):
