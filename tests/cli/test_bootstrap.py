@@ -393,6 +393,7 @@ def test_setup_then_reuse_then_an_extra_then_a_failure(checkout, tmp_path):
     assert "Recreating .venv: its Python is missing or has changed." in first.stderr
     assert "[2/3] PyTorch: torch 2.13.0, from the index that pip is configured to use" in first.stderr
     assert "torch-2.13.0" in (checkout / ".venv/fdl-setup.log").read_text()
+    assert (checkout / ".venv/bin/pip").is_file()
 
     second = start(checkout, "version", **offline)
     assert (second.returncode, second.stderr) == (0, "")

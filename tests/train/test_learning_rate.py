@@ -4,9 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from flodl.core import TrainError
+from flodl.core import FlodlError, TrainError
+from flodl.core.errors import ScheduleError
 from flodl.monitor import read
-from flodl.optim import CosineScheduler, PlateauScheduler, WarmupScheduler
+from flodl.optim import CosineScheduler, PlateauScheduler, StepDecay, WarmupScheduler
+from flodl.train import EarlyStopping
 
 
 def flat(model, x, y):
@@ -146,3 +148,43 @@ def test_a_row_has_the_highest_rate_of_all_groups(make, data, schedule):
     trainer.fit(data, epochs=1, batch_size=8)
     expected = 0.1 if schedule is None else schedule.lr(trainer.updates)
     assert trainer.history[-1]["lr"] == pytest.approx(expected)
+
+
+class WithoutRate(torch.optim.Optimizer):
+    """An optimizer that chooses its steps itself; `settings` may have the rate None, as in Adafactor."""
+
+    def __init__(self, groups, **settings):
+        super().__init__(groups, settings)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter -= 0.1 * parameter.grad
+
+
+class TestAnOptimizerWithoutARate:
+    @pytest.fixture(params=[{}, {"lr": None}], ids=["no lr", "lr=None"])
+    def optimizer(self, request):
+        return lambda groups: WithoutRate(groups, **request.param)
+
+    @pytest.mark.parametrize("monitor", [False, None])
+    def test_it_trains_and_reports_no_rate(self, make, data, optimizer, monitor, tmp_path):
+        trainer = make(optimizer=optimizer, monitor=monitor, checkpoint_dir=tmp_path / "run")
+        result = trainer.fit(data, epochs=2, batch_size=8, eval_data=data)
+        assert result.history[-1]["loss"] < result.history[0]["loss"]
+        assert not any("lr" in row for row in result.history)
+        again = make(optimizer=optimizer, checkpoint_dir=tmp_path / "run")
+        assert again.fit(data, epochs=3, batch_size=8, eval_data=data).steps == 9
+
+    def test_what_changes_the_rate_is_refused(self, make, data, optimizer):
+        trainer = make(optimizer=optimizer)
+        with pytest.raises(TrainError, match="the groups of WithoutRate have no learning rate 'lr' to scale"):
+            trainer.scale_lr(0.5)
+        with pytest.raises(FlodlError, match=r"the groups of WithoutRate have no learning rate 'lr'\. Use"):
+            trainer.find_lr(data, 8)
+        with pytest.raises(ScheduleError, match="WithoutRate has no parameter groups with an 'lr' to set"):
+            make(optimizer=optimizer, schedule=StepDecay(0.1, 2, 0.5))
+        with pytest.raises(TrainError, match="watches 'lr', which this run does not have"):
+            make(optimizer=optimizer, hooks=[EarlyStopping("lr")]).fit(data, epochs=1, batch_size=8)

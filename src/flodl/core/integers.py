@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from numbers import Real
-from typing import Any, SupportsIndex
+from typing import Any, SupportsFloat, SupportsIndex
 
 
 def as_integer(value: Any) -> Any:
@@ -36,6 +36,16 @@ def as_number(value: Any) -> Any:
     if type(value) in (int, float) or isinstance(value, bool) or not isinstance(value, Real):
         return value
     return float(value)
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a single real number, of Python, NumPy, torch or any other library.
+
+    >>> import numpy
+    >>> [is_number(value) for value in (0.5, numpy.float32(0.5), "0.5", None, [0.5], 1j)]
+    [True, True, False, False, False, False]
+    """
+    return isinstance(value, SupportsFloat) and getattr(value, "shape", ()) == ()
 
 
 def is_integer(value: Any, *, at_least: int) -> bool:

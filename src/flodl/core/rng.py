@@ -8,7 +8,7 @@ import sys
 from collections.abc import MutableSequence
 from typing import Any
 
-from .integers import as_integer, is_index, is_integer
+from .integers import as_integer, is_index, is_integer, is_number
 
 _SEEDS_OF_USERS = 2**32  # larger seeds are torch's own: the default, and those of torch.seed and workers
 given_seed: int | None = None  # the argument of the last manual_seed
@@ -62,14 +62,16 @@ class Rng:
 
     def normal(self, mean: float = 0.0, std: float = 1.0) -> float:
         """Draw from a normal distribution."""
-        if std < 0:
-            raise ValueError(f"std is {std}; a standard deviation must not be negative.")
+        if not is_number(mean):
+            raise ValueError(f"mean is {mean!r}; expected a number.")
+        if not is_number(std) or std < 0:
+            raise ValueError(f"std is {std!r}; a standard deviation is a number of at least 0.")
         return float(self._generator.normal(mean, std))
 
     def bernoulli(self, p: float) -> bool:
         """Draw True with probability `p`."""
-        if not 0.0 <= p <= 1.0:
-            raise ValueError(f"p is {p}; a probability must be between 0 and 1.")
+        if not is_number(p) or not 0.0 <= p <= 1.0:
+            raise ValueError(f"p is {p!r}; a probability must be a number between 0 and 1.")
         return self.uniform() < p
 
     def shuffle(self, items: MutableSequence[Any]) -> None:

@@ -334,6 +334,7 @@ class Loader:
         >>> Loader(torch.arange(10), batch_size=4, seed=1).sample_indices(4, 8)
         [5, 6, 2, 0]
         """
+        check_counts(start=as_integer(start), stop=as_integer(stop))
         if isinstance(self._source, Stream):
             return None
         plan = replace(self._plan(), number=self._epoch if epoch is None else epoch)
@@ -345,6 +346,7 @@ class Loader:
         It is possible for sources with a length that are read in this process. Do not call it while the
         loader is iterated.
         """
+        check_counts(start=as_integer(start), stop=as_integer(stop))
         if isinstance(self._source, Stream) or self._reads_in_workers:
             return None
         number = self._epoch if epoch is None else epoch
@@ -364,6 +366,7 @@ class Loader:
         >>> [(item.batch.tolist(), item.position) for item in loader.between(4, 10, epoch=0)]
         [([5, 6, 2, 0], 8), ([9, 4], 10)]
         """
+        check_counts(start=as_integer(start), stop=as_integer(stop), epoch=as_integer(epoch))
         if isinstance(self._source, Stream):
             raise DataError("an iterable cannot be read at a position. Pass data with a length.")
         plan = replace(self._plan(), number=epoch, start=start, stop=stop)

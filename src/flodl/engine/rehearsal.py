@@ -87,6 +87,10 @@ def trial_copy(step: TrainStep, *, schedule: Callable[[int], float]) -> TrainSte
         raise StepError(f"the model cannot be copied for a trial: {type(error).__name__}: {error}") from error
     enter_training(model)
     groups = optimizer.param_groups
+    if any(group.get("lr") is None for group in groups):
+        raise StepError(
+            f"the groups of {type(optimizer).__name__} have no learning rate 'lr'. Use an optimizer with one."
+        )
     rates = [float(group["lr"]) for group in groups] if step.schedule is None else [*step.schedule.ratios]
     highest = max(rates) if step.schedule is None else 1.0
     if not highest > 0:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from flodl.core import StepError
-from flodl.core.integers import as_integer, as_number, is_integer
+from flodl.core.integers import as_integer, as_number, is_integer, is_number
 from flodl.core.paths import suggestion
 
 StepFunction = Callable[..., Any]
@@ -45,14 +45,14 @@ class StepSettings:
         _one_of("guard", self.guard, get_args(Guard))
         if self.tune is not None:
             _one_of("tune", self.tune, get_args(Tune))
-        if not self.tune_budget_s > 0:
+        if not is_number(self.tune_budget_s) or not self.tune_budget_s > 0:
             raise StepError(
                 f"tune_budget_s={self.tune_budget_s!r}. Pass the number of seconds that tuning may take."
             )
         for name in ("clip_norm", "clip_value"):
             limit = getattr(self, name)
-            is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
-            if limit is not None and not (is_number and limit > 0):
+            is_usable = isinstance(limit, int | float) and not isinstance(limit, bool) and limit > 0
+            if limit is not None and not is_usable:
                 raise StepError(f"{name}={limit!r}. Pass a limit above zero, or None for no clipping.")
         if not is_integer(self.accumulate, at_least=1):
             raise StepError(f"accumulate={self.accumulate!r}. Pass an integer of at least 1.")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from flodl.core import ShapeError
+
+from .numbers import is_number
 
 
 def gaussian_blur_2d(image: Tensor, sigma: float) -> Tensor:
@@ -55,8 +58,8 @@ class GaussianBlur(nn.Module):
         return f"sigma={self.sigma}"
 
 
-def _check_sigma(sigma: float) -> None:
-    if not 0 < sigma < math.inf:
+def _check_sigma(sigma: Any) -> None:
+    if not is_number(sigma) or not 0 < sigma < math.inf:
         raise ValueError(f"gaussian blur: sigma={sigma!r}, expected a finite width above 0, in pixels.")
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from flodl.core import ShapeError
+
+from .numbers import is_integer, is_number
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
 
@@ -33,7 +35,7 @@ def focal_loss(
     >>> print(focal_loss(logits, torch.tensor([0, 0]), reduction="none"))
     tensor([0.0018, 1.6501])
     """
-    _check_settings(alpha, gamma, reduction)
+    _check_settings(alpha, gamma, reduction, ignore_index)
     target = _class_indices(logits, target)
     entropy = functional.cross_entropy(logits, target, reduction="none", ignore_index=ignore_index)
     # expm1 of the log-probability stays precise near p = 1. The clamp avoids 0, where the derivative of a
@@ -72,7 +74,7 @@ class FocalLoss(nn.Module):
         ignore_index: int = -100,
     ) -> None:
         super().__init__()
-        _check_settings(alpha, gamma, reduction)
+        _check_settings(alpha, gamma, reduction, ignore_index)
         if isinstance(alpha, Tensor):
             self.register_buffer("alpha", alpha)
         else:
@@ -97,17 +99,21 @@ class FocalLoss(nn.Module):
         return f"{settings}, reduction={self.reduction!r}, ignore_index={self.ignore_index}"
 
 
-def _check_settings(alpha: float | Tensor, gamma: float, reduction: str) -> None:
-    if not isinstance(alpha, Tensor) and not 0 <= alpha < math.inf:
+def _check_settings(alpha: Any, gamma: Any, reduction: str, ignore_index: Any) -> None:
+    if not isinstance(alpha, Tensor) and not (is_number(alpha) and 0 <= alpha < math.inf):
         raise ValueError(
             f"focal_loss: alpha={alpha!r}, expected a finite weight of at least 0; the default is 1.0."
         )
-    if not 0 <= gamma < math.inf:
+    if not is_number(gamma) or not 0 <= gamma < math.inf:
         raise ValueError(
             f"focal_loss: gamma={gamma!r}, expected a finite number of at least 0; 0 is cross-entropy."
         )
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"focal_loss: reduction={reduction!r}, expected 'mean', 'sum' or 'none'.")
+    if not is_integer(ignore_index):
+        raise ValueError(
+            f"focal_loss: ignore_index={ignore_index!r}, expected a class index; the default is -100."
+        )
 
 
 def _class_indices(logits: Tensor, target: Tensor) -> Tensor:

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Generator, Tensor
 
+from .numbers import is_integer, is_number
+
 
 def trunc_normal_(
     tensor: Tensor,
@@ -28,9 +30,11 @@ def trunc_normal_(
     >>> bool(weight.abs().max() <= 0.04), bool((weight.abs() == 0.04).any())
     (True, False)
     """
-    if not 0 < std < math.inf:
+    if not is_number(mean):
+        raise ValueError(f"trunc_normal_: mean={mean!r}, expected a number.")
+    if not is_number(std) or not 0 < std < math.inf:
         raise ValueError(f"trunc_normal_: std={std!r}, expected a finite number above 0.")
-    if not a < b:
+    if not (is_number(a) and is_number(b)) or not a < b:
         raise ValueError(
             f"trunc_normal_: a={a!r} and b={b!r}; a must be below b. "
             "They are standard deviations from the mean, usually -2 and 2."
@@ -45,7 +49,7 @@ def uniform_bias_(tensor: Tensor, fan_in: int, *, generator: Generator | None = 
     >>> bool(uniform_bias_(torch.empty(1000), fan_in=16).abs().max() <= 0.25)
     True
     """
-    if fan_in < 1:
+    if not is_integer(fan_in) or fan_in < 1:
         raise ValueError(
             f"uniform_bias_: fan_in={fan_in!r}, expected the number of inputs per output, at least 1."
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 from flodl.core.errors import MetricError
 from flodl.core.formats import a_type, format_metric
+from flodl.core.integers import is_number
 from flodl.core.paths import suggestion
 
 
@@ -296,6 +297,6 @@ def _count(n: int, question: str) -> int:
 
 
 def _tolerance(tol: Any, question: str) -> float:
-    if isinstance(tol, str | None) or not tol >= 0:
+    if not is_number(tol) or not tol >= 0:
         raise MetricError(f"{question} got tol={tol!r}. Expected a small positive number.")
     return tol  # type: ignore[no-any-return]

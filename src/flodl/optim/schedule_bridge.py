@@ -336,7 +336,7 @@ def _ratios(saved: Any) -> list[float]:
 def _reference_lr(schedule: Any, optimizer: Any) -> float:
     """Return the group rate that the schedule replaces."""
     groups = getattr(optimizer, "param_groups", None)
-    if not groups or any("lr" not in group for group in groups):
+    if not groups or any(group.get("lr") is None for group in groups):
         raise ScheduleError(
             f"{type(optimizer).__name__} has no parameter groups with an 'lr' to set. Pass a torch optimizer."
         )

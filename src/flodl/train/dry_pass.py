@@ -36,6 +36,7 @@ from .evaluation.broadcasts import broadcast_metrics
 from .evaluation.evaluator import as_arguments
 from .evaluation.names import SKIPPED, check_names, check_number
 from .evaluation.pieces import compare_pieces
+from .learning_rate import named_rate
 from .ranks.notes import records_on_ranks
 from .run import Run
 from .saving.bundle import collect_parts
@@ -147,7 +148,7 @@ def _trained_names(run: Run, batch: Any) -> tuple[set[str] | None, dict[str, Ten
     if session.settings.devices and metrics and num_records != records:
         run.reports.warn(records_on_ranks(metrics))
     skipped = {SKIPPED} if session.settings.nan == "skip" else set()
-    return {"loss", "lr", *skipped, *values}, values, broadcasts
+    return {"loss", *named_rate(session.optimizer), *skipped, *values}, values, broadcasts
 
 
 def _report_accumulation(run: Run, batch: Any) -> None:

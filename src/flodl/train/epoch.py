@@ -31,7 +31,14 @@ from .evaluation.names import SKIPPED, as_number, check_names, check_number, wit
 from .faults.nan_evaluation import nan_evaluation
 from .faults.nan_values import nan_values
 from .faults.skipped import num_skipped_in_epoch, skipped_alert
-from .learning_rate import followed_loss, forget_best, learning_rate, optimizer_settings, reset_schedule
+from .learning_rate import (
+    followed_loss,
+    forget_best,
+    learning_rate,
+    named_rate,
+    optimizer_settings,
+    reset_schedule,
+)
 from .limit import check_limit
 from .progress import Stage
 from .run import Run
@@ -279,11 +286,12 @@ def _take_means(run: Run) -> bool:
     for name, value in step.values.items():
         check_number(name, value)
     step.reset_means()
-    row = {"epoch": session.epochs + 1, **means, "lr": learning_rate(session.optimizer)}
+    row = {"epoch": session.epochs + 1, **means, **named_rate(session.optimizer)}
     if session.settings.nan == "skip":
         row[SKIPPED] = num_skipped_in_epoch(session)
     session.position.open_row = row
-    _warn_of_function(run, row["lr"])
+    if "lr" in row:
+        _warn_of_function(run, row["lr"])
     return updated
 
 
@@ -293,7 +301,7 @@ def _warn_of_function(run: Run, rate: float) -> None:
     rates = [*(earlier["lr"] for earlier in session.history if "lr" in earlier), rate]
     warning = function_has_decayed(
         session.schedule,
-        initial=float(session.optimizer.defaults.get("lr", 0.0)),
+        initial=float(session.optimizer.defaults.get("lr") or 0.0),
         rates=rates,
         updates=session.updates,
         epochs=run.progress.total_epochs or 0,
@@ -327,7 +335,7 @@ def end_epoch(run: Run, eval_data: Any) -> None:
     row = {**opened, **_evaluate(run, eval_data, epoch)}
     if schedule is not None and run.follows_loss:
         _observe_loss(run, schedule, row)
-        row["lr"] = learning_rate(session.optimizer)
+        row |= named_rate(session.optimizer)
     position.open_row, position.measured_at = None, session.updates
     session.history.append(row)
     metrics = {name: value for name, value in row.items() if name != "epoch"}
@@ -338,7 +346,7 @@ def end_epoch(run: Run, eval_data: Any) -> None:
         run.hooks.call("on_epoch_end", epoch=epoch, metrics=metrics)
     rate = learning_rate(session.optimizer)
     _take_from_hooks(row, metrics, rate=rate)
-    if rate != row["lr"]:
+    if rate is not None and rate != row["lr"]:
         # A hook changed it; a row contains the rate of the next update.
         row["lr"] = metrics["lr"] = rate
     if "nan values" not in run.reported and (warning := nan_values(opened, run.progress.nan_ranks)):
@@ -377,10 +385,10 @@ def _observe_loss(run: Run, schedule: ScheduleBridge, row: Mapping[str, Any]) ->
         schedule.observe(row[followed.name])
 
 
-def _take_from_hooks(row: dict[str, Any], metrics: dict[str, Any], *, rate: float) -> None:
+def _take_from_hooks(row: dict[str, Any], metrics: dict[str, Any], *, rate: float | None) -> None:
     """Take what hooks added to the metrics, changed and removed into the row of the epoch, as plain numbers.
 
-    `rate` is the learning rate after the hooks.
+    `rate` is the learning rate after the hooks, None if the optimizer has none.
     """
     if "epoch" in metrics:
         raise TrainError("a hook adds the metric 'epoch', which is reserved for the history. Rename it.")
@@ -390,7 +398,7 @@ def _take_from_hooks(row: dict[str, Any], metrics: dict[str, Any], *, rate: floa
                 f"a hook removes the metric {name!r}, which every epoch has. Leave it in metrics."
             )
         del row[name]
-    if metrics["lr"] not in (row["lr"], rate):
+    if metrics.get("lr") not in (row.get("lr"), rate):
         raise TrainError(
             f"a hook sets metrics['lr'] to {metrics['lr']!r:.80}, which does not change the learning rate. "
             "Call trainer.scale_lr(factor), or set the rate of each group in trainer.optimizer.param_groups."

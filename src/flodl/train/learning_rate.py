@@ -12,9 +12,21 @@ from flodl.core import TrainError
 from flodl.optim import ScheduleBridge
 
 
-def learning_rate(optimizer: Optimizer) -> float:
-    """Return the learning rate; with several groups, the highest."""
-    return max(float(group["lr"]) for group in optimizer.param_groups)
+def known_rates(optimizer: Optimizer) -> list[Any]:
+    """Return the rates of the groups that have one; an optimizer may choose its steps without."""
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    return [rate for rate in rates if isinstance(rate, SupportsFloat)]
+
+
+def learning_rate(optimizer: Optimizer) -> float | None:
+    """Return the learning rate; with several groups, the highest, and None if none of them has a rate."""
+    return max(map(float, known_rates(optimizer)), default=None)
+
+
+def named_rate(optimizer: Optimizer) -> dict[str, float]:
+    """Return the learning rate under its name in the history, nothing if there is none."""
+    rate = learning_rate(optimizer)
+    return {} if rate is None else {"lr": rate}
 
 
 def optimizer_settings(optimizer: Optimizer) -> list[dict[str, Any]]:
@@ -116,7 +128,14 @@ def scale_rates(optimizer: Optimizer, bridge: ScheduleBridge | None, factor: flo
         lowest = least / bridge.lr if bridge.lr > 0 else 0.0
         bridge.scale(bridge.lr_scale * max(factor, min(lowest, 1.0)))
         return
+    if learning_rate(optimizer) is None:
+        raise TrainError(
+            f"scale_lr({factor!r}): the groups of {type(optimizer).__name__} have no learning rate 'lr' to "
+            "scale. Use an optimizer with one, or leave out what changes it, such as ReduceOnPlateau."
+        )
     for group in optimizer.param_groups:
+        if not isinstance(group.get("lr"), SupportsFloat):
+            continue
         rate = float(group["lr"])
         scaled = max(rate * factor, min(least, rate))
         if isinstance(group["lr"], Tensor):

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .learning_rate import known_rates
 from .session import Session
 
 
@@ -20,10 +21,10 @@ def step_metrics(session: Session) -> dict[str, Any]:
     step = session.train_step
     bridge = step.schedule
     if bridge is None:
-        rate = _highest([group["lr"] for group in session.optimizer.param_groups])
+        rates = known_rates(session.optimizer)
     else:
-        rate = bridge.lr * max(bridge.ratios)
-    found = {"lr": rate}
+        rates = [bridge.lr * max(bridge.ratios)]
+    found: dict[str, Any] = {"lr": _highest(rates)} if rates else {}
     if step.settings.clip_norm is not None and step.has_updated:
         found["grad_norm"] = step.grad_norm
     return found | step.values

@@ -40,6 +40,7 @@ from .batches.loaders import check_repeatable, check_several_epochs, preserve_po
 from .best_weights import restore_best
 from .build import build_optimizer, select_device
 from .callbacks.dispatch import Hooks
+from .callbacks.hooks import HOOKS
 from .checks.attributes import CheckedAttributes
 from .checks.calls import explained
 from .checks.evaluated_values import evaluate_once
@@ -334,6 +335,9 @@ class Trainer(CheckedAttributes):
         self._refuse_average("epoch")
         if self._ranks is not None:
             raise not_on_ranks("epoch")
+        self._run.hooks.refuse_inside(
+            "epoch", HOOKS, "Hooks are called within an epoch or a run. Call trainer.epoch in your own loop."
+        )
         return run_epoch(self._run, data, batch_size, eval_data, as_integer(limit))
 
     def step(self, *batch: Any, **named: Any) -> Tensor:
@@ -344,6 +348,12 @@ class Trainer(CheckedAttributes):
                 average.refuse_inside("step")
             if self._ranks is not None:
                 raise not_on_ranks("step")
+            run.hooks.refuse_inside(
+                "step",
+                ("on_step_end", "on_save"),
+                "A step calls this hook again, without end. Add the batch to the data, or write a loop: "
+                "for batch in trainer.epoch(data, batch_size): trainer.step(batch).",
+            )
             if named:
                 arguments = by_position(run.evaluator.step_fn, batch, named)
                 whole = cursor.whole_of(arguments if batch else named, arguments)
@@ -468,6 +478,12 @@ class Trainer(CheckedAttributes):
         if self._run.saver is None:
             raise TrainError("there is nowhere to save to. Set a checkpoint_dir.")
         self._refuse_average("save")
+        self._run.hooks.refuse_inside(
+            "save",
+            ("on_save",),
+            "A save calls this hook again, without end. Call trainer.save in another hook, such as "
+            "on_epoch_end.",
+        )
         self._run.begin()
         self._run.saver.save_soon(wait=wait, reason=reason)
 

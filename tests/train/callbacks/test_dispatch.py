@@ -43,6 +43,94 @@ def test_a_class_whose_hooks_are_static_methods_is_a_hook(make, data):
     assert seen == [0]
 
 
+def asynchronous():
+    async def on_epoch_end(self, metrics): ...
+
+    return on_epoch_end
+
+
+def generator():
+    def on_epoch_end(self, metrics):
+        yield metrics
+
+    return on_epoch_end
+
+
+def asynchronous_generator():
+    async def on_epoch_end(self, metrics):
+        yield metrics
+
+    return on_epoch_end
+
+
+class AsynchronousObject:
+    async def __call__(self, metrics): ...
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (
+            asynchronous(),
+            r"on_epoch_end is a coroutine function \(async def\), so a call runs none of its code",
+        ),
+        (generator(), r"on_epoch_end is a generator function \(it contains yield\), so a call runs none"),
+        (asynchronous_generator(), "on_epoch_end is a generator function"),
+        (AsynchronousObject(), r"is a coroutine function .* write a plain function, def on_epoch_end\(…\)"),
+        (staticmethod(asynchronous()), "is a coroutine function"),
+    ],
+    ids=["async", "yield", "async and yield", "an object", "static"],
+)
+def test_a_hook_whose_body_would_never_run_is_rejected_at_the_start(make, function, words):
+    mine = type("Mine", (), {"on_epoch_end": function})
+    with pytest.raises(TrainError, match=words):
+        make(hooks=[mine()])
+
+
+@pytest.mark.parametrize("inner", [asynchronous(), generator()], ids=["async", "yield"])
+def test_a_hook_that_returns_a_coroutine_or_generator_is_an_error(make, data, inner):
+    class Mine:
+        def on_epoch_end(self, metrics):
+            return inner(self, metrics)
+
+    with pytest.raises(TrainError, match=r"Mine.on_epoch_end is a function that returns a (corout|gener)"):
+        make(hooks=[Mine()]).fit(data, epochs=1, batch_size=8)
+
+
+@pytest.mark.parametrize(
+    ("hook", "method"),
+    [
+        ("on_step_end", "step"),
+        ("on_save", "step"),
+        ("on_save", "save"),
+        ("on_epoch_start", "epoch"),
+        ("on_epoch_end", "epoch"),
+    ],
+)
+def test_a_hook_that_calls_a_method_that_would_call_it_again_is_an_error(make, data, tmp_path, hook, method):
+    def call(trainer):
+        arguments = {"step": data, "epoch": (data, 8), "save": ()}[method]
+        getattr(trainer, method)(*arguments)
+
+    call.__name__ = hook
+    trainer = make(hooks=[call], checkpoint_dir=tmp_path / "run", save_every_steps=1)
+    with pytest.raises(TrainError, match=rf"trainer\.{method} was called in {hook}\. "):
+        trainer.fit(data, epochs=2, batch_size=8)
+
+
+def test_hooks_may_train_on_a_batch_evaluate_and_save_where_they_are_not_called_again(make, data, tmp_path):
+    class Mine:
+        def on_step_end(self, trainer):
+            trainer.evaluate(data)
+            trainer.save()
+
+        def on_epoch_end(self, trainer):
+            trainer.step(*data)
+
+    trainer = make(hooks=[Mine()], checkpoint_dir=tmp_path / "run")
+    assert trainer.fit(data, epochs=2, batch_size=10).steps == 6
+
+
 class TestStates:
     def plateaus(self):
         one = ReduceOnPlateau("loss", patience=2)

@@ -125,6 +125,12 @@ def test_a_batch_size_is_not_needed_and_changes_nothing(make, data):
     assert trainer.evaluate(data) == pytest.approx(trainer.evaluate(data, batch_size=5))
 
 
+@pytest.mark.parametrize("batch_size", [0, False, -1])
+def test_a_batch_size_below_one_is_rejected(make, data, batch_size):
+    with pytest.raises(DataError, match=f"evaluation data cannot be used: batch_size={batch_size}. Pass an"):
+        make().evaluate(data, batch_size)
+
+
 def test_an_evaluation_without_data_raises(make):
     class Nothing(torch.utils.data.IterableDataset):
         def __iter__(self):
@@ -211,6 +217,8 @@ def test_a_torchmetrics_collection_keeps_its_own_names(make, data):
         ({"mae": lambda predictions, targets: 0.0}, "the metric 'mae' has no method 'reset'"),
         ({"mae": Mean}, "the metric 'mae' is the class Mean. Create one"),
         ({"loss": Mean()}, "a metric is named 'loss', which is reserved"),
+        ({3: Mean()}, "metrics= has a Mean under the name 3, which is an int. Use a string"),
+        (dict.fromkeys(["mae", "error"], Mean()), "has the same Mean under the names 'mae' and 'error'"),
     ],
 )
 def test_an_invalid_metric_is_rejected_before_training(make, metrics, words):
@@ -249,6 +257,15 @@ def test_a_metric_with_several_values_does_not_replace_one_of_another_origin(mak
         TrainError, match="a value of the step function and a metric of metrics= are both nam"
     ):
         make(step_fn=step_fn, metrics={"a": Several()}).evaluate(data, batch_size=4)
+
+
+def test_the_values_of_a_metric_may_be_numbered(make, data):
+    class Numbered(Mean):
+        def compute(self):
+            return {0: 1.0, 1: 2.0}
+
+    values = make(metrics={"a": Numbered()}).evaluate(data, batch_size=4)
+    assert {name: values[name] for name in values if name != "loss"} == {"a_0": 1.0, "a_1": 2.0}
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (2, 2, 2), (0,)])

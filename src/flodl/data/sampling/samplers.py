@@ -100,7 +100,7 @@ class WeightedSampler:
         self.replacement = replacement
         if not is_integer(self.num_samples, at_least=1) or (not replacement and self.num_samples > usable):
             raise DataError(
-                f"WeightedSampler: num_samples={self.num_samples} with {usable} weights above 0. "
+                f"WeightedSampler: num_samples={self.num_samples!r} with {usable} weights above 0. "
                 f"Pass 1 to {usable}, or replacement=True."
             )
 

@@ -23,6 +23,7 @@ from ..sampling.order import sample_keys, stream_key
 from ..worker_death import death_of_worker, explain_deaths
 from ..worker_errors import clarify_torch_error
 from .collate import collate_lists_as_rows
+from .repeated_by_workers import repeated_batches, warning_about_repeats
 from .samples import Collate, Transform, apply_collate, apply_transform
 from .source_epochs import SourceEpochs
 
@@ -60,7 +61,7 @@ class Stream:
         )
         self._initial_state = self._state()
         self._was_started = False
-        self._warned = False
+        self._warned = self._has_compared = False
         # The iterator that was read last, unless it was freed.
         self._last_iterator: Callable[[], Any] = _nothing
 
@@ -173,6 +174,7 @@ class Stream:
         if isinstance(self.source, DataLoader) and self.source.persistent_workers:
             self.source._iterator = None  # persistent workers would continue with their own random states
         iterator = self._iterator()
+        repeated = None if self._has_compared else repeated_batches(self.source)
         for item_key in _keys(key, first):
             seed_global_rng(item_key)
             try:
@@ -184,6 +186,9 @@ class Stream:
                 if is_of_torch and (died := death_of_worker(error, getattr(iterator, "_workers", ()))):
                     raise died from None
                 raise
+            if repeated is not None and repeated.add(item):
+                self._has_compared = True
+                log.warn("%s", warning_about_repeats(self.source.dataset, self.source.num_workers))
             yield item
 
     def _iterator(self) -> Iterator[Any]:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from flodl.core import log
 from flodl.core.errors import DataError, DataFileError
 from flodl.core.files import expand_user
+from flodl.core.integers import as_integer, is_integer
 
 # How many tokens of a file are looked at, at least and at most, and an id above those of a vocabulary.
 _FEWEST_CHECKED, _NUM_CHECKED = 64, 4096
@@ -46,13 +47,19 @@ class TokenShards:
         dtype: str = "uint16",
         header_bytes: int = 0,
     ) -> None:
-        if seq_len < 1 or (stride is not None and stride < 1):
-            raise DataError(f"TokenShards: seq_len={seq_len}, stride={stride}. Pass integers >= 1.")
-        self.seq_len, self.stride = seq_len, stride or seq_len
+        seq_len, stride, header_bytes = as_integer(seq_len), as_integer(stride), as_integer(header_bytes)
+        if not is_integer(seq_len, at_least=1) or not (stride is None or is_integer(stride, at_least=1)):
+            raise DataError(f"TokenShards: seq_len={seq_len!r}, stride={stride!r}. Pass integers >= 1.")
+        if not is_integer(header_bytes, at_least=0):
+            raise DataError(
+                f"TokenShards: header_bytes={header_bytes!r}. Pass the size of the header, an integer >= 0."
+            )
+        self.seq_len, self.stride = seq_len, seq_len if stride is None else stride
         listed: list[Any] = list(shards) if isinstance(shards, (list, tuple)) else [shards]
         if not listed:
             raise DataError("TokenShards: no shards. Pass at least one file, tensor or array.")
-        self.shards = [_open_shard(shard, np.dtype(dtype), header_bytes) for shard in listed]
+        tokens_dtype = _dtype_of_tokens(dtype)
+        self.shards = [_open_shard(shard, tokens_dtype, header_bytes) for shard in listed]
         counts = [max(0, (len(shard) - 1 - seq_len) // self.stride + 1) for shard in self.shards]
         self.num_samples = sum(counts)
         if self.num_samples == 0:
@@ -149,6 +156,20 @@ class _DeviceWindows:
     def to(self, device: torch.device) -> _DeviceWindows:
         tokens, ends, origins = (part.to(device) for part in (self._tokens, self._ends, self._origins))
         return _DeviceWindows(tokens, ends, origins, len(self._offsets) - 1, self._stride)
+
+
+def _dtype_of_tokens(name: Any) -> np.dtype[Any]:
+    """Return the type of the tokens in a file, or raise."""
+    try:
+        dtype: np.dtype[Any] | None = np.dtype(name)
+    except (TypeError, ValueError):
+        dtype = None
+    if name is None or dtype is None or dtype.kind not in "iu":
+        raise DataError(
+            f"TokenShards: dtype={name!r}. Pass the type of the integers in the file: 'uint16', 'int32' or "
+            "another one of NumPy."
+        )
+    return dtype
 
 
 def _common_dtype(shards: Sequence[np.ndarray[Any, Any]]) -> np.dtype[Any]:

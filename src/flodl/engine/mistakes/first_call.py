@@ -88,7 +88,7 @@ def check_schedulers(optimizer: Optimizer, journal: Journal, step: int) -> None:
 
     It does so in place if they are tensors; otherwise the bridge of the schedule notices it.
     """
-    if not any(isinstance(group["lr"], Tensor) for group in optimizer.param_groups):
+    if not any(isinstance(group.get("lr"), Tensor) for group in optimizer.param_groups):
         return
     if getattr(optimizer.step, "_wrapped_by_lr_sched", False):
         reason = (

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from flodl.core import LoopError
-from flodl.core.integers import is_index
+from flodl.core.integers import is_index, is_number
 
 from ..plan.memory import tensors
 
@@ -24,7 +24,8 @@ class ThresholdHalt(nn.Module):
 
     def __init__(self, threshold: float, *, per_sample: bool = False) -> None:
         super().__init__()
-        if isinstance(threshold, str | None | nn.Module):
+        given: Any = threshold
+        if not is_number(given) and not isinstance(given, Tensor):
             raise LoopError(f"ThresholdHalt got the threshold {threshold!r:.60}. Pass a number.")
         self.threshold = threshold
         self.per_sample = per_sample

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flodl.core import RouteError
-from flodl.core.integers import is_index
+from flodl.core.integers import as_integer, is_index, is_integer
 
 from ..plan.shapes import differ
 
@@ -31,6 +31,11 @@ class _Projection(nn.Module):
                 f"{type(self).__name__} got in_features={in_features!r:.60}. Pass the width of the stream."
             )
         self.num_choices = num_choices
+        if not is_integer(dim := as_integer(dim), at_least=-(2**31)):
+            raise RouteError(
+                f"{type(self).__name__} got dim={dim!r}. Pass the dimension of the features, an integer; "
+                "-1 is the last."
+            )
         self.dim = dim
         self.linear = nn.Linear(in_features, num_choices)
 

@@ -202,9 +202,9 @@ class Loaders:
             self.evaluation = data
             return data
         self._warn_of_uncounted(data)
-        if not isinstance(data, DataLoader) and not whole_batches:
+        if batch_size is None and not isinstance(data, DataLoader) and not whole_batches:
             usual = None if training is None else training.batch_size
-            batch_size = batch_size or usual or EVALUATION_BATCH_SIZE
+            batch_size = usual or EVALUATION_BATCH_SIZE
         if self._evaluation is not None and self._evaluation.is_stale:
             self._evaluation = None
         if self._evaluation is None or not _same_data((data, batch_size), self._evaluation_data):

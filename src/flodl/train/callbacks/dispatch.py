@@ -16,11 +16,12 @@ from flodl.core.contents import Contents
 from flodl.core.paths import suggestion
 from flodl.core.plain import describe
 
+from .hook_functions import check_function, check_result
 from .hooks import HOOKS, TrainerControls
 from .standard import MetricWatcher
 from .states import Identity, assign, settings_hash
 
-Call = Callable[[Mapping[str, Any]], None]
+Call = Callable[[Mapping[str, Any]], Any]
 Around = Callable[[str, int | None], AbstractContextManager[None]]
 
 
@@ -41,6 +42,8 @@ class Hooks:
         # Entered around the calls of a hook, with its name and the epoch, if it has one.
         self._around: Around = _not_watched
         self._calls: dict[str, list[tuple[Any, Call]]] = {name: [] for name in HOOKS}
+        # The hooks that are being called; several if a hook calls a method that calls hooks.
+        self._running: list[str] = []
         for callback in self.all:
             _check_callback(callback)
             found = [name for name in HOOKS if callable(getattr(callback, name, None))]
@@ -69,7 +72,7 @@ class Hooks:
             return
         arguments = {"trainer": self._trainer(), **arguments}
         postponed = []
-        with self._around(hook, arguments.get("epoch")):
+        with self._around(hook, arguments.get("epoch")), self._noted_as_running(hook):
             for callback, call in self._calls[hook]:
                 if hook == "on_epoch_end" and _awaits_metric(callback, arguments["metrics"]):
                     postponed.append(call)
@@ -77,6 +80,19 @@ class Hooks:
                     call(arguments)
             for call in postponed:
                 call(arguments)
+
+    def refuse_inside(self, method: str, hooks: Iterable[str], advice: str) -> None:
+        """Raise if a method of the trainer is called by one of these hooks, which it would call again."""
+        if found := next((hook for hook in hooks if hook in self._running), ""):
+            raise TrainError(f"trainer.{method} was called in {found}. {advice}")
+
+    @contextmanager
+    def _noted_as_running(self, hook: str) -> Iterator[None]:
+        self._running.append(hook)
+        try:
+            yield
+        finally:
+            self._running.pop()
 
     @contextmanager
     def watched(self, around: Around) -> Iterator[None]:
@@ -191,15 +207,18 @@ def _class(hook: Any) -> str:
 def _bind(function: Callable[..., Any], hook: str) -> Call:
     parameters = inspect.signature(function).parameters.values()
     available = HOOKS[hook]
+    check_function(function, hook)
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return lambda arguments: function(**arguments)
+        return lambda arguments: check_result(function(**arguments), function, hook)
     wanted = [p.name for p in parameters if p.name in available]
     for parameter in parameters:
         required = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL
         if parameter.name not in available and required:
             hint = suggestion(parameter.name, available, known_as="arguments")
             raise TrainError(f"{hook} has no argument {parameter.name!r}. {hint}")
-    return lambda arguments: function(**{name: arguments[name] for name in wanted})
+    return lambda arguments: check_result(
+        function(**{name: arguments[name] for name in wanted}), function, hook
+    )
 
 
 def _check_callback(callback: Any) -> None:

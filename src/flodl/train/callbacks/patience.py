@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from flodl.core import TrainError
 from flodl.core.best_values import improves
-from flodl.core.integers import as_integer, as_number, is_integer
+from flodl.core.integers import as_integer, as_number, is_integer, is_number
 from flodl.core.metric_modes import Mode
 from flodl.core.paths import nearest, suggestion
 
@@ -32,7 +32,7 @@ class Patience:
             raise TrainError(f"{who}: patience={epochs!r}. Use an integer of at least 1.")
         if mode not in ("min", "max"):
             raise TrainError(f"{who}: mode={mode!r}. Use 'min' or 'max'.")
-        if not tol >= 0:
+        if not is_number(tol) or not tol >= 0:
             raise TrainError(
                 f"{who}: tol={tol!r}. Use a number of at least 0; an improvement must exceed it."
             )

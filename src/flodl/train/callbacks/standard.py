@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flodl.core import TrainError
 from flodl.core.formats import a_type, counted
-from flodl.core.integers import as_integer, is_integer
+from flodl.core.integers import as_integer, is_integer, is_number
 from flodl.core.metric_modes import Mode, guess_note, mode_of_metric
 from flodl.core.usage.calls import explain_creation
 from flodl.graph import Graph
@@ -197,8 +198,12 @@ class ReduceOnPlateau(MetricWatcher):
         tol: float = 1e-4,
         least: float = 0.0,
     ) -> None:
-        if not 0 < factor < 1:
-            raise TrainError(f"ReduceOnPlateau: factor={factor}. Use a number between 0 and 1.")
+        if not is_number(factor) or not 0 < factor < 1:
+            raise TrainError(f"ReduceOnPlateau: factor={factor!r}. Use a number between 0 and 1.")
+        if not is_number(least) or not 0 <= least < math.inf:
+            raise TrainError(
+                f"ReduceOnPlateau: least={least!r}. Use the lowest learning rate, a number of at least 0."
+            )
         super().__init__(metric, patience, mode, tol)
         self.factor, self.least = factor, least
 

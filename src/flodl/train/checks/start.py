@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ..learning_rate import learning_rate
 from ..session import Session
 from .schedule_length import (
     rate_becomes_zero,
@@ -20,8 +21,7 @@ SMALL_DECAY = 0.1
 
 def warnings_at_start(session: Session, *, epochs: int, num_batches: int | None) -> Iterator[str]:
     """Yield a warning for each setting that is probably a mistake."""
-    rates = [float(group.get("lr", 1.0)) for group in session.optimizer.param_groups]
-    if session.schedule is None and rates and not any(rates):
+    if session.schedule is None and learning_rate(session.optimizer) == 0:
         yield "every learning rate of the optimizer is 0, so nothing will be learned."
     if session.average is not None and session.average.decay <= SMALL_DECAY:
         decay = session.average.decay

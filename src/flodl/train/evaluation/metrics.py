@@ -22,7 +22,13 @@ def check_metrics(metrics: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the metric objects by name, or raise if one is not a metric."""
     if metrics is not None and not hasattr(metrics, "items"):  # a MetricCollection is not a dict
         raise TrainError(f"metrics is {a_type(metrics)}. Name each metric: metrics={{'f1': …}}.")
+    seen: dict[int, str] = {}
     for name, metric in (metrics or {}).items():
+        if not isinstance(name, str):
+            raise TrainError(
+                f"metrics= has {a_type(metric)} under the name {name!r}, which is {a_type(name)}. Use a "
+                "string: metrics={'f1': …}."
+            )
         if name == "loss":
             raise TrainError("a metric is named 'loss', which is reserved. Choose a different name.")
         if isinstance(metric, type):
@@ -35,6 +41,11 @@ def check_metrics(metrics: Mapping[str, Any] | None) -> dict[str, Any]:
                 f"the metric {name!r} has no method {missing[0]!r}. Use an object with reset, "
                 "update(predictions, targets) and compute, such as those of torchmetrics. A value that is "
                 "computed from one batch belongs in the step function: return loss, {name: value}."
+            )
+        if (before := seen.setdefault(id(metric), name)) != name:
+            raise TrainError(
+                f"metrics= has the same {type(metric).__name__} under the names {before!r} and {name!r}, so "
+                "every batch would be added to it twice. Create one for each name."
             )
     return dict(metrics or {})
 
@@ -157,7 +168,7 @@ def _values_of(name: str, value: Any, table: Mapping[str, Any] | None) -> tuple[
                 f"the metric {name!r} returns a tensor of shape {tuple(number.shape)}. "
                 "Use metrics that return a number, a vector with one for each class, or a square matrix."
             )
-        found[f"{name}_{part}" if part else name] = _as_float(name, number)
+        found[name if part == "" else f"{name}_{part}"] = _as_float(name, number)
     return f"a value of the metric {name!r}", found
 
 

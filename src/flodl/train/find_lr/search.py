@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from flodl.core import TrainError, log
-from flodl.core.integers import as_integer, as_number, is_integer
+from flodl.core.integers import as_integer, as_number, is_integer, is_number
 from flodl.core.rng_state import preserve_rng_state
 from flodl.data import Loader
 from flodl.engine import NoGradient, NotRestorable, TrainStep, report_elsewhere, sandbox, trial_copy
@@ -120,9 +120,11 @@ def _restored(session: Session) -> Iterator[None]:
 
 
 def _check(min_lr: float, max_lr: float, num_steps: int, stop_factor: float | None) -> None:
-    if not 0 < min_lr < max_lr < math.inf:
-        raise TrainError(f"find_lr(min_lr={min_lr}, max_lr={max_lr}). Use numbers with 0 < min_lr < max_lr.")
+    if not (is_number(min_lr) and is_number(max_lr) and 0 < min_lr < max_lr < math.inf):
+        raise TrainError(
+            f"find_lr(min_lr={min_lr!r}, max_lr={max_lr!r}). Use numbers with 0 < min_lr < max_lr."
+        )
     if not is_integer(num_steps, at_least=_MIN_UPDATES):
         raise TrainError(f"find_lr(num_steps={num_steps!r}). Use an integer of at least {_MIN_UPDATES}.")
-    if stop_factor is not None and not stop_factor > 1:
+    if stop_factor is not None and not (is_number(stop_factor) and stop_factor > 1):
         raise TrainError(f"find_lr(stop_factor={stop_factor!r}). Use a number above 1, or None.")
