@@ -50,6 +50,7 @@ def collect_parts(session: Session, cursor: BatchCursor, hooks: Hooks) -> dict[s
             "optimizer_at_start": session.start.optimizer,
             "used_config": session.start.used_config,
             "limit": session.start.limit,
+            "epochs_elsewhere": session.start.epochs_elsewhere,
             "fit_calls": session.fit_calls.made,
             "optimizer_at_call": session.fit_calls.at_begin,
             "structural_hashes": {path: one.hash for path, one in structures.items()},
