@@ -191,7 +191,8 @@ class Monitor(CheckedAttributes):
         `duration` that earlier starts of the run spent in this epoch. Logging the last epoch again
         adds metrics to it. For a graph, only metrics that it closed since the last log are logged. `tables`
         have a number for each class, or a matrix of classes:
-        `{"f1": {"labels": ["cat", "dog"], "values": [0.9, 0.8]}}`.
+        `{"f1": {"labels": ["cat", "dog"], "values": [0.9, 0.8]}}`. With `"mode": "max"`, higher is better,
+        whatever the name says.
         """
         self._raise_if_finished("Log epochs")
         epoch = validation.non_negative_int("epoch", epoch, _EPOCH_ADVICE)

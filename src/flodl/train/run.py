@@ -96,7 +96,13 @@ class Run:
         self.saver: Saver | None = None
         if directory is not None:
             self.saver = Saver(
-                session, directory, self.cursor, hooks, self.stop_request, self.nonfinite.settle
+                session,
+                directory,
+                self.cursor,
+                hooks,
+                self.stop_request,
+                self.nonfinite.settle,
+                modes=evaluator.modes,
             )
         own_keep = None if directory is None else directory.keep
         self.recorder = Recorder(evaluator, hooks, keep=own_keep, config=config)
@@ -474,6 +480,7 @@ class Run:
             report=session.train_step.report(),
             ranks=self.progress.ranks,
             tables=dict(self.progress.tables),
+            modes=self.evaluator.modes,
         )
 
 
