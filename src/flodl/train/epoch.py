@@ -193,6 +193,7 @@ def begin_epoch(run: Run, loader: Loader) -> None:
             loader.rewind()
         enter_training(session.model)
         start_run(session.model)
+    session.leave_out_steps_outside()
     run.cursor.rewind(loader)
     count, limit = num_batches(loader), session.start.limit
     run.progress.num_batches = count if count is None or limit is None else min(count, limit)

@@ -130,6 +130,7 @@ def load_weights(session: Session, parts: Mapping[str, Any]) -> None:
     session.model.load_state_dict(parts["model"])
     session.optimizer.load_state_dict(with_own_implementation(parts["optimizer"], session.optimizer))
     session.train_step.load_state_dict(parts["step"])
+    session.sums_outside = None
     if session.average is not None:
         session.average.load_state_dict(parts["average"] or dict(session.model.named_parameters()))
     # Older bundles lack these.

@@ -92,6 +92,7 @@ class Saver:
             # A loop without `running` does not lock the folder, and another run may have saved there since.
             directory.refuse_earlier_run()
         self._settle()
+        session.leave_out_steps_outside()
         # Metrics belong to the weights that were measured: a bundle from within an epoch has none.
         measured = session.position.measured_at == session.updates
         metrics = {k: v for row in session.history[-1:] for k, v in row.items() if measured and k != "epoch"}
