@@ -222,3 +222,51 @@ def test_a_step_inside_of_an_epoch_is_not_reported(make, data, tmp_path, capsys)
         resumed.step(batch)
     told = capsys.readouterr()
     assert "outside of" not in told.out + told.err
+
+
+def frozen(groups):
+    return torch.optim.SGD(groups, lr=0.0)
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_a_step_outside_of_an_epoch_is_not_in_the_row_of_one(make, data, tmp_path, accumulate, is_saved):
+    def losses(name, *, steps_outside):
+        settings = {"checkpoint_dir": tmp_path / name} if is_saved else {}
+        settings = {"optimizer": frozen, "accumulate": accumulate, "seed": 1, **settings}
+        trainer = make(**settings)
+        trainer.fit(data, epochs=1, batch_size=5)
+        for _ in range(steps_outside):
+            trainer.step(100 * data[0], data[1])
+        if is_saved:
+            trainer.save()
+            trainer = make(**settings)
+        return [row["loss"] for row in trainer.fit(data, epochs=2, batch_size=5).history]
+
+    assert losses("a", steps_outside=accumulate) == losses("b", steps_outside=0)
+
+
+def test_the_batch_at_which_a_loop_was_left_is_in_the_row_of_its_epoch(make, data):
+    rows = []
+    for leaves in (False, True):
+        trainer = make(optimizer=frozen, seed=1)
+        if leaves:
+            for batch in trainer.epoch(data, 5):  # noqa: B007
+                break
+            trainer.step(*batch)
+        for batch in trainer.epoch(data, 5):
+            trainer.step(batch)
+        rows.append(trainer.history)
+    assert rows[0] == rows[1]
+
+
+def test_steps_outside_of_a_run_do_not_count_as_changed_weights(make, data, capsys):
+    trainer = make()
+    trainer.fit(data, epochs=1, batch_size=5)
+    trainer.step(data)
+    trainer.fit(data, epochs=2, batch_size=5)
+    for batch in trainer.epoch(data, 5):
+        trainer.step(batch)
+    trainer.fit(data, epochs=4, batch_size=5)
+    told = capsys.readouterr()
+    assert "since this trainer trained last" not in told.out + told.err

@@ -11,6 +11,7 @@ _HOME = {
     "Event": "events",
     "Journal": "journal",
     "Monitor": "monitor",
+    "complete_journal": "recorder",
     "read": "journal",
     "register_after_fork": "fork_safety",
     "set_aside_earlier_run": "journal",
@@ -21,6 +22,7 @@ __all__ = [
     "Event",
     "Journal",
     "Monitor",
+    "complete_journal",
     "read",
     "register_after_fork",
     "set_aside_earlier_run",
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from .fork_safety import register_after_fork
     from .journal import Journal, read, set_aside_earlier_run
     from .monitor import Monitor
+    from .recorder import complete_journal
 else:
 
     def __getattr__(name):

@@ -6,7 +6,7 @@ values are omitted.
 | kind        | data |
 | ----------- | ------------------------ |
 | `run_start` | name, total_epochs, config: [{path, value, origin}], versions, pid, host, hardware |
-| `epoch`     | epoch, metrics: {name: value}, duration_s, eta_s, tables: {name: {labels, values}} |
+| `epoch`     | epoch, metrics: {name: value}, duration_s, eta_s, tables: {name: {labels, values}}, restored |
 | `metrics`   | epoch, step, metrics: {name: value} |
 | `progress`  | epoch, step, num_steps: the position within the epoch |
 | `resources` | cpu_pct, ram_used_bytes, ram_total_bytes, gpus: [{device, name, util_pct, vram_used_bytes…}] |

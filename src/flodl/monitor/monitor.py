@@ -191,7 +191,8 @@ class Monitor(CheckedAttributes):
         `duration` that earlier starts of the run spent in this epoch. Logging the last epoch again
         adds metrics to it. For a graph, only metrics that it closed since the last log are logged. `tables`
         have a number for each class, or a matrix of classes:
-        `{"f1": {"labels": ["cat", "dog"], "values": [0.9, 0.8]}}`.
+        `{"f1": {"labels": ["cat", "dog"], "values": [0.9, 0.8]}}`. With `"mode": "max"`, higher is better,
+        whatever the name says.
         """
         self._raise_if_finished("Log epochs")
         epoch = validation.non_negative_int("epoch", epoch, _EPOCH_ADVICE)
@@ -278,6 +279,25 @@ class Monitor(CheckedAttributes):
         validation.event(event)
         self._journal.write(event)
         self._views.dispatch(event)
+
+    def flush(self) -> None:
+        """Return when everything so far is in the journal on disk, and sinks have written it.
+
+        A `Trainer` calls this before a save is valid, so that the journal has every epoch that was saved.
+        """
+        if not self._is_forked:
+            self._journal.sync()
+            self._views.flush()
+
+    def add_missing(self, history: Iterable[Mapping[str, Any]]) -> None:
+        """Record the epochs of a resumed run that the journal lacks: rows with `epoch`, from 1, and metrics.
+
+        A `Trainer` calls this. The process that trained them was killed before it could record them.
+        """
+        for event in recorder.missing_epochs(self.history, history, rank=self.rank):
+            self._raise_if_finished("Add epochs")
+            self._epochs.add(event, self.total_epochs)
+            self.emit(event)
 
     @contextmanager
     def muted(self) -> Iterator[None]:

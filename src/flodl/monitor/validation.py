@@ -189,4 +189,7 @@ def tables(given: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
             both = f"{counted(len(labels), 'label')} and {counted(len(values), 'value')}"
             raise MonitorError(f"the table {name!r} has {both}. Pass one value, or one row, for each label.")
         found[str(name)] = {"labels": labels, "values": values}
+        if table.get("mode") is not None:
+            one_of(f"the mode of the table {name!r}", table["mode"], ("min", "max"))
+            found[str(name)]["mode"] = table["mode"]
     return found

@@ -25,7 +25,7 @@ from .callbacks.watched import never_measured
 from .checks.schedule_functions import function_has_decayed
 from .dry_pass import dry_pass
 from .evaluation.batch_values import BatchValues, counts_in
-from .evaluation.metrics import components_of
+from .evaluation.metrics import components_of, with_modes
 from .evaluation.modes import modes_of
 from .evaluation.names import SKIPPED, as_number, check_names, check_number, with_prefix
 from .faults.nan_evaluation import nan_evaluation
@@ -200,6 +200,7 @@ def begin_epoch(run: Run, loader: Loader) -> None:
             loader.rewind()
         enter_training(session.model)
         start_run(session.model)
+    session.leave_out_steps_outside()
     run.cursor.rewind(loader)
     count, limit = num_batches(loader), session.start.limit
     run.progress.num_batches = count if count is None or limit is None else min(count, limit)
@@ -362,6 +363,7 @@ def end_epoch(run: Run, eval_data: Any) -> None:
         tables = run.progress.tables
         hidden = components_of(tables)
         shown = {name: value for name, value in metrics.items() if name not in hidden}
+        tables = with_modes(tables, run.evaluator.modes)
         run.reports.current.epoch(epoch, shown, session.epoch_s, tables, earlier_s=position.spent_s)
     position.spent_s = 0.0
     if alert := skipped_alert(session, row.get(SKIPPED, 0)):

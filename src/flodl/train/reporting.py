@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flodl.core import MetricError, MonitorError, TrainError, log
 from flodl.core.environment import monitor_requested, resolved_config
-from flodl.monitor import Event, Monitor, set_aside_earlier_run
+from flodl.monitor import Event, Monitor, complete_journal, set_aside_earlier_run
 
 
 class RunReporter:
@@ -92,6 +92,16 @@ class RunReporter:
         elif self._console is not None:
             data = {"epoch": epoch, "metrics": dict(metrics), "duration_s": duration_s}
             self._console(Event("epoch", data))
+
+    def restore(self, history: Sequence[Mapping[str, Any]]) -> None:
+        """Record the epochs of a restored history that the monitor does not have."""
+        if self._monitor is not None and history:
+            self._monitor.add_missing(history)
+
+    def flush(self) -> None:
+        """Return when everything so far is on disk."""
+        if self._monitor is not None:
+            self._monitor.flush()
 
     def event(self, kind: Any, **data: Any) -> None:
         """Report any other event; warnings are logged even if nobody listens."""
@@ -193,8 +203,10 @@ class Reports:
         config: Mapping[str, Any],
         step_metrics: Callable[[], Mapping[str, Any]] = dict,
         continues_folder: bool = True,
+        restored: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Report the start of a run; `shown` is the model and the step to display.
+        """Report the start of a run; `shown` is the model and the step to display, `restored` the epochs that
+        were loaded from its folder. A process that was killed may not have recorded those.
 
         `continues_folder` is whether the run was saved in the folder before; if it was not, a journal there
         is that of an earlier run.
@@ -215,12 +227,27 @@ class Reports:
             log_every=self._log_every,
             step_metrics=step_metrics,
         )
+        reporter.restore(restored)
         self.current, waiting, self._waiting = reporter, self._waiting, None
         if not self._is_model_shown:
             reporter.watch(*shown)
         self._is_model_shown = isinstance(self.monitor, Monitor)
         for reported in waiting or ():
             self._report(reported)
+
+    def complete(self, run_dir: Path | None, restored: Sequence[Mapping[str, Any]]) -> None:
+        """Complete the record of a run that is done: the process that trained it may have been killed."""
+        if isinstance(self.monitor, Monitor):
+            with suppress(MonitorError):  # the user may have finished the monitor
+                self.monitor.add_missing(restored)
+        elif run_dir is not None and self.monitor is not False:
+            complete_journal(run_dir, restored)
+
+    def flush(self) -> None:
+        """Return when everything that was reported is on disk."""
+        reporter = self.current
+        if reporter is not None:
+            reporter.flush()
 
     def _end(self, status: str, message: str | None) -> None:
         reporter, self.current = self.current, None

@@ -54,6 +54,8 @@ class FitResult:
     ranks: RanksReport | None = field(default=None, repr=False)
     # Metrics of the last evaluation for each class, and matrices: {name: {"labels": […], "values": […]}}.
     tables: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
+    # Whether lower or higher is better, for metrics whose objects tell it.
+    modes: dict[str, Mode] = field(default_factory=dict, repr=False)
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -85,9 +87,10 @@ class FitResult:
     def best(self, metric: str, *, mode: Mode | None = None) -> dict[str, Any]:
         """Return the epoch with the best value of a metric, the first of equal ones; an unknown name raises.
 
-        With mode="max", the highest value is the best. By default that holds for a name such as "accuracy" or
-        "eval_f1"; for any other name, the lowest is the best. Values that differ by less than a millionth of
-        their size are equal. Without a number in any epoch, the result is empty.
+        With mode="max", the highest value is the best. By default that holds for the metrics of flodl, such
+        as `ClassF1`, and for a name such as "accuracy" or "eval_f1"; for any other name, the lowest is the
+        best. Values that differ by less than a millionth of their size are equal. Without a number in any
+        epoch, the result is empty.
         """
         if mode not in (None, "min", "max"):
             raise TrainError(f"best: mode={mode!r}. Use 'min' or 'max'.")
@@ -97,6 +100,7 @@ class FitResult:
         rows = [row for row in self.history if metric in row and row[metric] == row[metric]]
         if not rows:
             return {}
+        mode = mode or self.modes.get(metric)
         if note := guess_note(f"best({metric!r})", self._judged_by(metric), mode):
             log.msg("  %s", note)
         mode = mode or mode_of_metric(self._judged_by(metric))

@@ -200,9 +200,12 @@ def _load(run: Run, saved: _Saved, loader: Loader, max_epochs: int | None) -> li
         if is_own:
             session.start.modes = parts["trainer"].get("modes_at_start") or modes
     if not is_own:
+        session.start.epochs_elsewhere = session.epochs
         session.start.source = str(saved.bundle.path)
         session.start.buffers = (recorded.get("model") or {}).get("buffers")
         return found
+    session.start.epochs_elsewhere = parts["trainer"].get("epochs_elsewhere", 0)
+    session.start.restored_epochs = range(session.start.epochs_elsewhere, session.epochs)
     session.start.earlier_record = recorded
     if call is not None:
         session.fit_calls.at_begin = call

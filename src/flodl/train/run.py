@@ -84,6 +84,7 @@ class Run:
                 keep=keep.with_modes(evaluator.modes) if isinstance(keep, Policy) else keep,
                 when_disk_fails=settings.when_disk_fails,
                 report=self.reports.event,
+                before_save=self.reports.flush,
                 on_error=_disk_error_reporter(self.reports, self.stop_request),
             )
         for hook in hooks.all:
@@ -95,7 +96,13 @@ class Run:
         self.saver: Saver | None = None
         if directory is not None:
             self.saver = Saver(
-                session, directory, self.cursor, hooks, self.stop_request, self.nonfinite.settle
+                session,
+                directory,
+                self.cursor,
+                hooks,
+                self.stop_request,
+                self.nonfinite.settle,
+                modes=evaluator.modes,
             )
         own_keep = None if directory is None else directory.keep
         self.recorder = Recorder(evaluator, hooks, keep=own_keep, config=config)
@@ -186,6 +193,8 @@ class Run:
                 saver.save_end()
             self.exit_if_asked()
             self.hooks.call("on_end", result=self.result())
+            if self.is_complete and self.stage is not Stage.BEGUN:
+                self.reports.complete(None if saver is None else saver.directory.path, self._restored)
             if self.stop_request:
                 # Everything is saved already.
                 self.stop_request.exit(has_ended=True)
@@ -337,6 +346,7 @@ class Run:
                 total_epochs=epochs,
                 config=record,
                 step_metrics=self._step_metrics,
+                restored=self._restored,
                 continues_folder=saver is None or saver.directory.has_bundles,
             )
         self.stage = Stage.BEGUN
@@ -363,6 +373,12 @@ class Run:
             self.at_begin.pop(0)()
         if saver is not None:
             saver.check_space(epochs)
+
+    @property
+    def _restored(self) -> list[dict[str, Any]]:
+        """The rows of the history that were restored from the folder of this run."""
+        epochs = self.session.start.restored_epochs
+        return self.session.history[epochs.start : epochs.stop]
 
     @property
     def _eval_loader(self) -> Loader | None:
@@ -464,6 +480,7 @@ class Run:
             report=session.train_step.report(),
             ranks=self.progress.ranks,
             tables=dict(self.progress.tables),
+            modes=self.evaluator.modes,
         )
 
 

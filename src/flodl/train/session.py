@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from flodl.core.formats import counted
 from flodl.data import Loader
-from flodl.engine import TrainStep
+from flodl.engine import BatchSums, TrainStep
 from flodl.optim import Schedule
 
 from .batches.position import Position
@@ -44,6 +44,9 @@ class Start:
     record: Mapping[str, Any] | None = None
     earlier_record: Mapping[str, Any] = field(default_factory=dict)
     source: str | None = None
+    # How many epochs that other run had, and which rows of the history are restored from the own folder.
+    epochs_elsewhere: int = 0
+    restored_epochs: range = range(0)
     # The buffers that the program of that other run set.
     buffers: Any = None
     # The step of the save that restore_best has loaded.
@@ -73,6 +76,8 @@ class Session:
     epoch_start_s: float | None = None
     # The updates that averaging and the check for non-finite values have handled.
     updates_seen: int = 0
+    # The sums of the means before steps that were made outside of an epoch; None without such a step.
+    sums_outside: BatchSums | None = None
     num_rollbacks: int = 0
     stop_reason: str = ""
     parameters: KnownParameters = field(init=False)
@@ -110,6 +115,18 @@ class Session:
         """The seconds spent in the current epoch, with those of earlier starts."""
         start_s = self.epoch_start_s
         return self.position.spent_s + (0.0 if start_s is None else time.perf_counter() - start_s)
+
+    def note_step_outside(self) -> None:
+        """Note that a step outside of an epoch follows: it does not belong to the row of one."""
+        if self.sums_outside is None:
+            self.sums_outside = BatchSums(self.train_step)
+
+    def leave_out_steps_outside(self) -> None:
+        """Remove what steps outside of an epoch have added to the means."""
+        sums, self.sums_outside = self.sums_outside, None
+        if sums is not None:
+            sums.note()
+            sums.remove([True])
 
     def pause_epoch(self) -> None:
         """Keep the seconds spent in an epoch that is left; they count again when it continues."""

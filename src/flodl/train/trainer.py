@@ -341,7 +341,10 @@ class Trainer(CheckedAttributes):
         return run_epoch(self._run, data, batch_size, eval_data, as_integer(limit))
 
     def step(self, *batch: Any, **named: Any) -> Tensor:
-        """Train on one batch, and return its loss: `step(batch)`, `step(x, y)` or `step(**batch)`."""
+        """Train on one batch, and return its loss: `step(batch)`, `step(x, y)` or `step(**batch)`.
+
+        A step outside of an epoch is not part of the row of one.
+        """
         try:
             run, cursor, average = self._run, self._run.cursor, self._average
             if average is not None and average.is_applied:
@@ -369,6 +372,8 @@ class Trainer(CheckedAttributes):
                 run.begin()
             elif not steps:
                 run.refuse_earlier_run()
+            if not cursor.is_of_epoch(whole):
+                run.session.note_step_outside()
             try:
                 loss = self.train_step.call(arguments, samples=samples)
             except BaseException as error:

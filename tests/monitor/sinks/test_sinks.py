@@ -5,6 +5,7 @@ import io
 import json
 import math
 import threading
+import time
 
 import pytest
 
@@ -106,6 +107,23 @@ def test_a_sink_that_never_returns_does_not_block_close():
     assert len(alerts) == 1
     assert "did not finish within 0.05 s" in alerts[0].data["message"]
     sink.gate.set()
+
+
+def test_flush_waits_for_the_queue_and_only_once_for_a_sink_that_hangs():
+    sink = Collecting()
+    guarded = Guarded(sink)
+    for number in range(20):
+        guarded(epoch(number))
+    assert guarded.flush(limit_s=10.0)
+    assert len(sink.events) == 20
+    sink.gate.clear()
+    guarded(epoch(20))
+    assert not guarded.flush(limit_s=0.05)
+    started_s = time.monotonic()
+    assert not guarded.flush(limit_s=60.0)
+    assert time.monotonic() - started_s < 30.0
+    sink.gate.set()
+    assert guarded.close()
 
 
 def test_a_failure_raises_one_alert_and_the_sink_is_retried():
@@ -230,6 +248,34 @@ def test_a_table_is_continued_after_a_resume(tmp_path):
         sink.write(epoch(number, **{name: 0.5}))
         sink.close()
     assert [(row["loss"], row["accuracy"]) for row in rows(path)] == [("0.5", ""), ("", "0.5")]
+
+
+def test_an_epoch_that_is_logged_again_replaces_its_row_and_those_of_later_epochs(tmp_path):
+    path = tmp_path / "run.csv"
+    for numbers, loss in [((0, 1, 2), 0.5), ((1,), 0.25)]:
+        sink = Csv(path)
+        sink.write(Event("metrics", {"epoch": numbers[-1], "step": 7, "metrics": {"loss": 0.75}}, time_s=1.0))
+        for number in numbers:
+            sink.write(epoch(number, loss=loss))
+        sink.close()
+    assert [(row["epoch"], row["step"], row["loss"]) for row in rows(path)] == [
+        ("3", "7", "0.75"),
+        ("1", "", "0.5"),
+        ("2", "7", "0.75"),
+        ("2", "", "0.25"),
+    ]
+
+
+def test_an_epoch_that_is_restored_is_written_only_if_it_has_no_row(tmp_path):
+    path = tmp_path / "run.csv"
+    sink = Csv(path)
+    sink.write(epoch(0, loss=0.5))
+    sink.close()
+    sink = Csv(path)
+    for number in (0, 1):
+        sink.write(Event("epoch", {"epoch": number, "metrics": {"loss": 0.25}, "restored": True}))
+    sink.close()
+    assert [(row["epoch"], row["loss"]) for row in rows(path)] == [("1", "0.5"), ("2", "0.25")]
 
 
 def test_a_row_that_a_crash_truncated_does_not_affect_the_next(tmp_path):

@@ -8,11 +8,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from flodl import Trainer
-from flodl.checkpoint import best, last
+from flodl.checkpoint import best, best_bundle, last
 from flodl.core import MonitorError, TrainError
 from flodl.monitor import Monitor, read
 from flodl.monitor.exports import archive
-from flodl.monitor.snapshot import snapshot
+from flodl.monitor.snapshot import snapshot, summary
 from flodl.train import ClassAccuracy, ClassF1, ConfusionMatrix, EarlyStopping
 
 LABELS = ["cat", "dog", "ant"]
@@ -185,6 +185,41 @@ def test_the_direction_of_a_class_is_that_of_its_metric_whatever_its_label(data,
     highest = max(row["eval_f1_loss"] for row in result.history)
     assert result.best("eval_f1_loss")["eval_f1_loss"] == highest
     assert trainer.restore_best("eval_f1_loss").metrics["eval_f1_loss"] == highest
+
+
+def test_the_direction_of_a_metric_with_a_neutral_name_is_the_same_everywhere(data, tmp_path, capsys):
+    settings = {"metrics": {"per_class": ClassF1(LABELS)}, "checkpoint_dir": tmp_path}
+    stopping = EarlyStopping("eval_per_class", patience=9)
+    keep = last(9) | best("eval_per_class")
+    trainer = make(**settings, keep=keep, hooks=[stopping], monitor=None)
+    result = trainer.fit(data, epochs=3, batch_size=8, eval_data=data)
+    assert stopping.mode == "max"
+    done = make(**settings).fit(data, epochs=3, batch_size=8, eval_data=data)
+    capsys.readouterr()
+    for name in ("eval_per_class", "eval_per_class_dog"):
+        highest = max(row[name] for row in result.history)
+        assert highest > min(row[name] for row in result.history)
+        assert result.best(name)[name] == done.best(name)[name] == highest
+        assert result.best(name, mode="min")[name] < highest
+        assert trainer.restore_best(name).metrics[name] == highest
+        assert best_bundle(tmp_path, name).metrics[name] == highest
+    assert "lower is better" not in capsys.readouterr().out
+    found = summary(tmp_path, modes={"eval_per_class_dog": None})["metrics"]
+    for name in ("eval_per_class", "eval_per_class_dog"):
+        assert found[name]["mode"] == "max"
+        assert found[name]["best"] == max(row[name] for row in result.history)
+
+
+def test_a_table_of_the_user_may_have_a_direction(tmp_path):
+    with Monitor(2, tmp_path, console=False, resources=False) as monitor:
+        for epoch, value in enumerate([0.25, 0.5]):
+            table = {"labels": ["a", "b"], "values": [value, value], "mode": "max"}
+            monitor.log(epoch, {"per_class": value}, tables={"per_class": table})
+        with pytest.raises(
+            MonitorError, match="the mode of the table 'per_class' is 'up'\\. Expected one of"
+        ):
+            monitor.log(1, {"loss": 1.0}, tables={"per_class": {**table, "mode": "up"}})
+    assert summary(tmp_path)["metrics"]["per_class"]["best"] == 0.5
 
 
 def test_scores_whose_classes_may_be_two_dimensions_are_rejected_without_dim():

@@ -1,5 +1,7 @@
 """The average of the weights, and where it is used."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -228,6 +230,25 @@ def test_weights_that_are_loaded_between_two_fits_are_reported_for_the_average(m
     trainer.evaluate(data)
     trainer.fit(data, epochs=3, batch_size=8)
     assert "their average (ema) continues from the earlier ones" in capsys.readouterr().err
+
+
+def test_a_copy_of_a_trainer_knows_whether_its_weights_were_changed(make, data, capsys):
+    trainer = make(ema=0.9)
+    trainer.fit(data, epochs=1, batch_size=5)
+    copied = copy.deepcopy(trainer)
+    copied.fit(data, epochs=2, batch_size=5)
+    told = capsys.readouterr()
+    assert "the weights were changed" not in told.out + told.err
+    nn.init.zeros_(copied.model[0].weight)
+    for each in (copied, copy.deepcopy(copied)):
+        each.fit(data, epochs=3, batch_size=5)
+        assert "and their average (ema) continues from the earlier ones" in capsys.readouterr().err
+    trainer.fit(data, epochs=2, batch_size=5)
+    assert "the weights were changed" not in capsys.readouterr().err
+    assert (
+        trainer.average.state_dict()["0.weight"].data_ptr()
+        != copied.average.state_dict()["0.weight"].data_ptr()
+    )
 
 
 def test_without_ema_the_average_says_how_to_get_one(make):

@@ -46,7 +46,9 @@ def test_damaged_files_do_not_replace_each_other(make, data, tmp_path):
 
 def test_a_start_that_fails_leaves_a_damaged_file_where_it_is(make, data, tmp_path):
     (tmp_path / "config.json").write_text("{")
-    directory = RunDirectory(tmp_path, keep=None, when_disk_fails="stop", report=print, on_error=print)
+    directory = RunDirectory(
+        tmp_path, keep=None, when_disk_fails="stop", report=print, on_error=print, before_save=print
+    )
     with pytest.raises(RuntimeError), directory.begin({}):  # noqa: PT012
         assert (tmp_path / "config.json.damaged").is_file()
         raise RuntimeError

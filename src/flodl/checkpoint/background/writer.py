@@ -58,7 +58,8 @@ class BackgroundWriter:
     """Saves a run while it continues: `save` copies the state and returns, a thread writes it.
 
     At most `depth` saves are in progress. When all are, `save` waits or, with `when_full="skip"`, returns
-    False without saving. The thread calls `on_saved` with every bundle that is on disk. A full disk or a
+    False without saving. The thread calls `before_write` before it writes a bundle, for what must be on disk
+    first, and `on_saved` with every bundle that is on disk. A full disk or a
     read-only folder does not stop the run: earlier bundles stay, `on_error` (by default, a log line) is
     called for the first of consecutive failures, and `failures` lists them all. With `errors="raise"`, the
     next `save`, `wait` or `close` raises instead.
@@ -84,6 +85,7 @@ class BackgroundWriter:
         errors: Literal["report", "raise"] = "report",
         on_error: Callable[[WriteError], object] | None = None,
         on_saved: Callable[[Saved], object] | None = None,
+        before_write: Callable[[], object] | None = None,
     ) -> None:
         depth = as_integer(depth)
         if not is_integer(depth, at_least=1):
@@ -100,7 +102,8 @@ class BackgroundWriter:
         self._keep, self._warned_about_metrics = keep, False
         # Absolute, so that changing the working directory later makes no difference.
         folder = folder_to_write(root).absolute()
-        self._start(lambda: _Worker(folder, keep, depth, errors == "raise", on_error, on_saved))
+        raises = errors == "raise"
+        self._start(lambda: _Worker(folder, keep, depth, raises, on_error, on_saved, before_write))
 
     def _start(self, make: Callable[[], _Worker]) -> None:
         self._make_worker, self._started = make, make()
@@ -222,11 +225,13 @@ class _Worker:
         raises: bool,
         on_error: Callable[[WriteError], object] | None,
         on_saved: Callable[[Saved], object] | None,
+        before_write: Callable[[], object] | None,
     ) -> None:
         self._root, self._keep, self._raises = root, keep, raises
         self.process = os.getpid()
         self._on_error = on_error or (lambda failure: log.error("%s The run continues.", failure))
         self._on_saved = on_saved or (lambda saved: None)
+        self._before_write = before_write or (lambda: None)
         self.slots = Slots(depth)
         self.jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self.staging = Staging()
@@ -255,6 +260,10 @@ class _Worker:
         started_s = time.perf_counter()
         for staged in job.staged.values():
             staged.wait()
+        try:
+            self._before_write()
+        except BaseException as error:  # sys.exit() is meant for the program, not for this thread
+            self.unraised.append(error)
         parts = {name: (job.structures[name], staged.tensors) for name, staged in job.staged.items()}
         path = write_bundle(self._root, job.step, parts, metrics=job.metrics, metadata=job.metadata)
         self.last_saved = path

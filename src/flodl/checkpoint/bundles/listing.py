@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from flodl.core import CheckpointError, DamagedError, WriteError, log
@@ -70,7 +70,7 @@ def latest_bundle(root: str | os.PathLike[str], *, verify: bool = True, missing_
 
 
 def best_bundle(root: str | os.PathLike[str], metric: str, *, mode: Mode | None = None) -> Bundle:
-    """Return the bundle with the best value of a metric, by default as its name says; see `best`.
+    """Return the bundle with the best value of a metric, by default as its name says, or a metric of flodl.
 
     `root` is the folder of a run, or the folder with its bundles. `read_bundle(bundle)["model"]` has the
     weights. If the run was resumed with other evaluation data, only values on the newest data count.
@@ -91,6 +91,7 @@ def choose_best(
     for reason in damaged:
         log.warn("skipping a bundle, which may be the best one: %s", reason)
     alike = measured_alike(bundles, metric)
+    mode = _recorded_mode(bundles[-1], metric) if mode is None else mode
     chosen = best(metric, mode=mode).choose(alike)
     if not chosen:
         known = sorted({name for bundle in bundles for name in bundle.metrics})
@@ -100,6 +101,19 @@ def choose_best(
     if reports_better and not damaged and len(alike) == len(bundles):
         _report_better(bundles[-1], chosen[0], metric, mode_of_metric(metric) if mode is None else mode)
     return chosen[0]
+
+
+def _recorded_mode(newest: Bundle, metric: str) -> Mode | None:
+    """Return the direction of a metric that a trainer has recorded, because its object tells it."""
+    if "trainer" not in newest.parts:
+        return None
+    try:
+        recorded = read_bundle(newest, parts=["trainer"], verify=False)["trainer"]
+    except CheckpointError:
+        return None
+    modes = recorded.get("metric_modes") if isinstance(recorded, Mapping) else None
+    mode = modes.get(metric) if isinstance(modes, Mapping) else None
+    return mode if mode in ("min", "max") else None
 
 
 def _report_better(newest: Bundle, chosen: Bundle, metric: str, mode: Mode) -> None:

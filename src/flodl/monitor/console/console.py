@@ -113,7 +113,7 @@ class Console:
                 self._step_metrics.add(event.data)
             case "progress":
                 self._progress(event)
-            case "epoch":
+            case "epoch" if not event.data.get("restored"):  # else the console showed it at an earlier start
                 self._finish_epoch(event)
             case "tier":
                 self._tier(event.data)

@@ -116,10 +116,14 @@ class Store:
                 self._move()
         return Reader(self.folder, pending=tuple(self.pending))
 
-    def close(self) -> None:
-        """Close the file; pending entries stay readable."""
+    def sync(self) -> None:
+        """Return when what was written is on disk, as far as the disk works."""
         with contextlib.suppress(OSError):
             os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file; pending entries stay readable."""
+        self.sync()
         self._file.close()
 
     def abandon(self) -> None:

@@ -101,6 +101,13 @@ class Journal:
             while self._queue and not self._closed:
                 self._write_batch(yielding=yielding)
 
+    def sync(self) -> None:
+        """Write everything in the queue, and return when it is on disk."""
+        self.flush()
+        with self._lock:
+            if not self._closed:
+                self._store.sync()
+
     def reader(self) -> Reader:
         """Return a reader for everything so far, including entries that could not be written to disk."""
         self.flush()

@@ -1,7 +1,8 @@
 """Turn the calls of a training loop into events: epochs, steps, watched models, background sources."""
 
 from .background import start_sources
-from .epochs import EpochTracker
+from .complete import complete_journal
+from .epochs import EpochTracker, missing_epochs
 from .graph_metrics import GraphMetrics
 from .non_finite import NonFiniteAlert
 from .rate_limit import RateLimit
@@ -26,10 +27,12 @@ __all__ = [
     "StepSampler",
     "ViewDispatcher",
     "Watched",
+    "complete_journal",
     "config_data",
     "default_name",
     "detached",
     "end_status",
+    "missing_epochs",
     "previous_epochs",
     "previous_step",
     "run_folder",

@@ -10,8 +10,27 @@ from typing import Any
 from flodl.core.eta import seconds_left
 
 from ..events import Event
-from ..metrics import format_value
+from ..metrics import as_numbers, format_value
 from ..snapshot import epoch_record, merge_history
+
+
+def missing_epochs(
+    known: Iterable[Mapping[str, Any]], history: Iterable[Mapping[str, Any]], *, rank: int = 0
+) -> list[Event]:
+    """Return the events of the epochs in a history that are not among those known.
+
+    >>> rows = [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.25}]
+    >>> [event.data for event in missing_epochs([{"epoch": 1}], rows)]
+    [{'epoch': 1, 'metrics': {'loss': 0.25}, 'restored': True}]
+    """
+    found = {record["epoch"] for record in known}
+    events = []
+    for row in history:
+        if row["epoch"] not in found:
+            metrics = as_numbers({name: value for name, value in row.items() if name != "epoch"})
+            data = {"epoch": row["epoch"] - 1, "metrics": metrics, "restored": True}
+            events.append(Event("epoch", data, rank=rank))
+    return events
 
 
 class EpochTracker:
@@ -86,6 +105,10 @@ class EpochTracker:
         event = Event("epoch", data, rank=rank)
         self._records.append(epoch_record(event, total_epochs))
         return event
+
+    def add(self, event: Event, total_epochs: int) -> None:
+        """Add an epoch of an earlier process; its duration is not known."""
+        self._records.append(epoch_record(event, total_epochs))
 
     def _check_order(self, epoch: int, last: int) -> None:
         """Report an epoch that is logged after a later one, as `merge_history` will show it."""

@@ -37,6 +37,11 @@ class ViewDispatcher:
             if entry.event.kind in _DEFERRED:
                 self._call(self._views, entry.event)
 
+    def flush(self) -> None:
+        """Wait for the views that have a `flush` method, as sinks behind a queue do."""
+        for view in tuple(self._ordered):
+            getattr(view, "flush", lambda: None)()
+
     def close(self) -> None:
         """Close the views that have a `close` method."""
         for view in (*self._views, *self._ordered):

@@ -53,6 +53,8 @@ class Guarded:
         self._capacity = capacity
         self._changed = threading.Condition()
         self._closing = False
+        # Whether the sink is writing an event, and whether a `flush` gave up waiting for it.
+        self._is_writing = self._is_late = False
         self._has_alerted = False
         self._thread = threading.Thread(target=self._run, name=f"flodl-sink-{self._name}", daemon=True)
         self._thread.start()
@@ -68,15 +70,26 @@ class Guarded:
                 self._queue.popleft()
                 self.num_dropped += 1
             self._queue.append(event)
-            self._changed.notify()
+            self._changed.notify_all()
         if is_full:
             self._alert(f"it cannot keep up, {self._capacity} events are queued and the oldest are dropped")
+
+    def flush(self, limit_s: float = 0.5) -> bool:
+        """Wait until the queue is written, and return whether it is; a sink that hangs is waited for once."""
+        with self._changed:
+            if self._is_late and not self._is_idle():
+                return False
+            self._is_late = not self._changed.wait_for(self._is_idle, limit_s)
+            return not self._is_late
+
+    def _is_idle(self) -> bool:
+        return not self._queue and not self._is_writing
 
     def close(self, limit_s: float = 10.0) -> bool:
         """Write the queue and close the sink; return whether every event was written in time."""
         with self._changed:
             self._closing = True
-            self._changed.notify()
+            self._changed.notify_all()
         self._thread.join(limit_s)
         if not self._thread.is_alive():
             return self.num_dropped == 0
@@ -94,17 +107,22 @@ class Guarded:
                 self._changed.wait_for(lambda: self._queue or self._closing)
                 if not self._queue:
                     break
-                event = self._queue.popleft()
+                event, self._is_writing = self._queue.popleft(), True
             try:
                 self._sink.write(event)
                 failures = 0
             except BaseException as error:  # includes a sink that calls sys.exit()
                 failures += 1
                 self._on_failure(error)
+            finally:
+                with self._changed:
+                    self._is_writing = False
+                    self._changed.notify_all()
         with self._changed:
             self._closing = True
             self.num_dropped += len(self._queue)
             self._queue.clear()
+            self._changed.notify_all()
         try:
             self._sink.close()
         except BaseException as error:

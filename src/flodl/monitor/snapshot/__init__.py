@@ -5,6 +5,7 @@ from .history import epoch_record, epoch_with_id, merge_history
 from .rank_work import rank_work
 from .series import last_step, latest_progress, metric_series
 from .snapshot import event_record, graph_svg, snapshot
+from .starts import starts_of
 from .status import Run, status
 from .summary import summary, unreadable_summary
 
@@ -22,6 +23,7 @@ __all__ = [
     "metric_series",
     "rank_work",
     "snapshot",
+    "starts_of",
     "status",
     "summary",
     "unreadable_summary",

@@ -30,7 +30,8 @@ def summary(
     """Return the state, the elapsed time, the settings and the metrics of a run.
 
     Of each metric: the last value, the best one with its epoch, and whether "min" or "max" is better, which
-    `modes` sets and else its name says. Of the numbers of single classes, only those in `modes` are included.
+    `modes` sets, else the table of its classes, else its name. Of the numbers of single classes, only those
+    in `modes` are included.
     A run without epochs is summarized by its steps.
     `changed` are the settings that a later start changed, by path, `ignored` those that one set without
     effect, `facts` what else may differ.
@@ -99,7 +100,7 @@ def _of_epochs(
     return {name: found for name, found in of_classes.items() if found} | {
         name: _best_and_last(
             [(record["epoch"], record["metrics"][name]) for record in history if name in record["metrics"]],
-            modes.get(name) or mode_of_metric(name),
+            modes.get(name) or _mode_of_table(history, name) or mode_of_metric(name),
         )
         for name in names
     }
@@ -119,7 +120,15 @@ def _of_class(history: Sequence[dict[str, Any]], name: str, mode: Mode | None) -
                 if f"{table_name}_{label}" == name and not isinstance(value, list):
                     metric = table_name
                     values.append((record["epoch"], value))
-    return _best_and_last(values, mode or mode_of_metric(metric)) if values else None
+    mode = mode or _mode_of_table(history, metric) or mode_of_metric(metric)
+    return _best_and_last(values, mode) if values else None
+
+
+def _mode_of_table(history: Sequence[dict[str, Any]], name: str) -> Mode | None:
+    """Return the direction that the last table of a metric records; None without one."""
+    tables = (record["tables"][name] for record in reversed(history) if name in record.get("tables", {}))
+    mode = next((table.get("mode") for table in tables), None)
+    return mode if mode in ("min", "max") else None
 
 
 def _of_steps(reader: Reader, rank: int, modes: Mapping[str, Mode | None]) -> dict[str, dict[str, Any]]:

@@ -68,6 +68,11 @@ class BatchCursor:
         finally:
             self.is_iterating = False
 
+    def is_of_epoch(self, batch: Any) -> bool:
+        """Return whether a batch is trained on in an epoch: inside of its loop, or the one it was left at."""
+        is_left_at = self._loader is not None and (batch is self.batch or _has_same_parts(batch, self.batch))
+        return self.is_iterating or is_left_at
+
     def num_samples_of(self, batch: Any) -> int | None:
         """Return the number of samples of a batch if it is the last one, or a copy with the same parts."""
         return self.num_samples if batch is self.batch or _has_same_parts(batch, self.batch) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,11 +41,24 @@ class AveragedWeights:
             if is_lazy(parameter):
                 raise TrainError(f"ema: {name!r} has no shape yet. Call the model once first.")
         self._names = list(moving)
-        self._live = [parameter.detach() for parameter in moving.values()]
+        self._parameters = list(moving.values())
+        self._live = [parameter.detach() for parameter in self._parameters]
         self._average = [weight.clone() for weight in self._live]
         # Whether it differs from the weights: there was an update, or an average was loaded.
         self._has_begun = False
         self._versions: list[int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for a copy, whose parameters count from 0 how often they were written to."""
+        state = {name: value for name, value in vars(self).items() if name not in ("_live", "_versions")}
+        return {**state, "_remembers": self._versions is not None, "_lags": self.is_left_behind}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        remembers, lags = state.pop("_remembers"), state.pop("_lags")
+        vars(self).update(state)
+        # They share the memory and the version of the parameters, which a copy of them would not.
+        self._live = [parameter.detach() for parameter in self._parameters]
+        self._versions = [weight._version - lags for weight in self._live] if remembers else None
 
     def follow(self) -> None:
         """Before the first update, start from the current weights, which may have been loaded meanwhile."""

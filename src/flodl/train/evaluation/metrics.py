@@ -115,6 +115,16 @@ def modes_of(metrics: Mapping[str, Any]) -> dict[str, Mode]:
     }
 
 
+def with_modes(
+    tables: Mapping[str, Mapping[str, Any]], modes: Mapping[str, Mode]
+) -> dict[str, dict[str, Any]]:
+    """Return tables with the direction of their numbers, where it is known, for the record of a run."""
+    return {
+        name: {**table, "mode": modes[name]} if name in modes else dict(table)
+        for name, table in tables.items()
+    }
+
+
 def components_of(tables: Mapping[str, Mapping[str, Any]]) -> set[str]:
     """Return the names of the numbers that are also in a table."""
     return {

@@ -50,6 +50,7 @@ class Recorder:
         self._buffers: Any = None
         # What the last run of the trainer left, and what the program has changed between runs.
         self._left: State | None = None
+        self._updates_at_end = 0
         self._set_between: dict[str, Any] = {}
         # The settings of the optimizer of another run, from which this one has started.
         self._settings_loaded: dict[str, Any] | None = None
@@ -76,6 +77,9 @@ class Recorder:
         now = _state(session)
         if now is None:
             return []
+        if session.updates != self._updates_at_end:
+            # The trainer itself has trained or loaded them, for example by a step outside of a run.
+            now = replace(now, weights=left.weights)
         self.has_other_weights = left.has_other_weights(now)
         self._set_between = merged(self._set_between, left.overlay(now, session))
         return left.changed(now)
@@ -84,7 +88,7 @@ class Recorder:
         """Take the same after training."""
         if self._observed is not None:
             self._at_end = observe(session, self._evaluator)
-            self._left = _state(session)
+            self._left, self._updates_at_end = _state(session), session.updates
         if self._read is not None:
             self._data_at_end, self._read = _described(*self._read), None
 

@@ -50,6 +50,7 @@ def collect_parts(session: Session, cursor: BatchCursor, hooks: Hooks) -> dict[s
             "optimizer_at_start": session.start.optimizer,
             "used_config": session.start.used_config,
             "limit": session.start.limit,
+            "epochs_elsewhere": session.start.epochs_elsewhere,
             "fit_calls": session.fit_calls.made,
             "optimizer_at_call": session.fit_calls.at_begin,
             "structural_hashes": {path: one.hash for path, one in structures.items()},
@@ -129,6 +130,7 @@ def load_weights(session: Session, parts: Mapping[str, Any]) -> None:
     session.model.load_state_dict(parts["model"])
     session.optimizer.load_state_dict(with_own_implementation(parts["optimizer"], session.optimizer))
     session.train_step.load_state_dict(parts["step"])
+    session.sums_outside = None
     if session.average is not None:
         session.average.load_state_dict(parts["average"] or dict(session.model.named_parameters()))
     # Older bundles lack these.

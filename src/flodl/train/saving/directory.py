@@ -92,6 +92,7 @@ class RunDirectory:
         when_disk_fails: DiskPolicy,
         report: Callable[..., None],
         on_error: Callable[[WriteError], object],
+        before_save: Callable[[], object],
     ) -> None:
         if keep is not None and not isinstance(keep, Policy):
             raise TrainError(
@@ -104,7 +105,7 @@ class RunDirectory:
         _refuse_saves(self.path)
         self.keep = last(2) if keep is None else keep
         self._errors: Literal["report", "raise"] = "raise" if when_disk_fails == "stop" else "report"
-        self._report, self._on_error = report, on_error
+        self._report, self._on_error, self._before_save = report, on_error, before_save
         self._writer: BackgroundWriter | None = None
         self._lock: DirectoryLock | None = None
         # Saves that have reached the disk, and that `take_finished` has not returned yet.
@@ -269,6 +270,8 @@ class RunDirectory:
                 errors=self._errors,
                 on_error=self._on_error,
                 on_saved=self._on_saved,
+                # A bundle is valid only once the journal has the epochs that it contains.
+                before_write=self._before_save,
             )
         self._warn_once(space_warning(self.path, num_bytes_of(parts.values()), at_once=1))
         self.wait()

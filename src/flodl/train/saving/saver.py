@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from flodl.checkpoint import check_parts
 from flodl.core import log
+from flodl.core.metric_modes import Mode
 from flodl.graph import Graph, structure_of
 
 from ..batches.cursor import BatchCursor
@@ -32,13 +33,15 @@ class Saver:
         hooks: Hooks,
         stop_request: StopRequest,
         settle: Callable[[], None],
+        *,
+        modes: Mapping[str, Mode],
     ) -> None:
         self.directory = directory
         self.every_steps = session.settings.save_every_steps or 0
         # Whether to wait for, and the reason of, a save that waits for the end of a window.
         self.postponed: tuple[bool, str] | None = None
         self._session, self._cursor, self._hooks = session, cursor, hooks
-        self._stop_request, self._settle = stop_request, settle
+        self._stop_request, self._settle, self._modes = stop_request, settle, modes
         # The updates and epochs of the last save.
         self._saved_at: tuple[int, int] | None = None
         # Looks for state that bundles lack.
@@ -89,6 +92,7 @@ class Saver:
             # A loop without `running` does not lock the folder, and another run may have saved there since.
             directory.refuse_earlier_run()
         self._settle()
+        session.leave_out_steps_outside()
         # Metrics belong to the weights that were measured: a bundle from within an epoch has none.
         measured = session.position.measured_at == session.updates
         metrics = {k: v for row in session.history[-1:] for k, v in row.items() if measured and k != "epoch"}
@@ -105,6 +109,8 @@ class Saver:
         }
         parts = collect_parts(session, self._cursor, self._hooks)
         parts["trainer"]["run"] = directory.identity.saved()
+        # For `best_bundle` in another process, which does not have the metric objects.
+        parts["trainer"]["metric_modes"] = dict(self._modes)
         model = session.model
         metadata = structure_of(model).as_metadata() if isinstance(model, Graph) else {}
         is_saved = directory.save(
