@@ -142,6 +142,25 @@ def test_a_mode_without_a_metric_chooses_a_metric_of_that_direction(sweep_projec
 
 
 @pytest.mark.slow
+def test_a_direction_that_the_name_does_not_say_is_assumed_unless_mode_gives_it(project, capfd):
+    project({"fdl.yml": MANIFEST, "train.py": PROGRAM.replace("eval_accuracy", "quality")})
+    assert main(["sweep", "--metric", "quality"]) == 0
+    want = (
+        "judged by quality, as asked. Its name does not say which values are better, so lower is better was "
+        "assumed: pass --mode min or --mode max."
+    )
+    assert want in capfd.readouterr().err
+    assert main(["sweep", "--metric", "quality", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["mode_is_assumed"] and found["runs"][0]["metrics"]["quality"]["mode_is_assumed"]
+    assert main(["sweep", "--metric", "quality", "--mode", "min"]) == 0
+    assert "judged by quality (lower is better), as asked." in capfd.readouterr().err
+    assert main(["sweep", "--metric", "loss", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert "mode_is_assumed" not in found
+
+
+@pytest.mark.slow
 def test_a_metric_that_no_run_has_stops_the_sweep_after_its_first_run(sweep_project, capfd):
     for _ in range(2):
         assert main(["sweep", "--metric", "eval_acuracy"]) != 0

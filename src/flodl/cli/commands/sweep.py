@@ -260,7 +260,8 @@ def _run(run: SweepRun, again: str, *, json_output: bool) -> int:
     if json_output:
         from flodl.monitor.journal import dumps
 
-        click.echo(dumps(as_json(run.folder, outcomes, metric, mode)))
+        assumed = {"mode_is_assumed": True} if run.mode_is_assumed else {}
+        click.echo(dumps(as_json(run.folder, outcomes, metric, mode) | assumed))
     else:
         click.echo(table_text(outcomes, metric, mode))
     if metric and not json_output:
@@ -282,6 +283,12 @@ def _run(run: SweepRun, again: str, *, json_output: bool) -> int:
 def _judgement(run: SweepRun, metric: str, mode: Mode, reason: str) -> str:
     """Return the sentence that says how the runs were judged, and who chose that."""
     better = f"{'lower' if mode == 'min' else 'higher'} is better"
+    if run.mode_is_assumed:
+        chosen = "as asked" if reason == "--metric" else reason
+        return (
+            f"judged by {metric}, {chosen}. Its name does not say which values are better, so {better} was "
+            "assumed: pass --mode min or --mode max."
+        )
     asked = run.commands.definition.settings
     if asked["mode"].value is None or asked["metric"].value is not None:
         return f"judged by {metric} ({better}), {'as asked' if reason == '--metric' else reason}."

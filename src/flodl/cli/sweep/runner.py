@@ -18,7 +18,7 @@ from flodl.cli.execution.exit_codes import ending_signal
 from flodl.cli.execution.runner import start_plan
 from flodl.core import lock
 from flodl.core.errors import SetupError
-from flodl.core.metric_modes import Mode, mode_of_metric
+from flodl.core.metric_modes import Mode, known_mode, mode_of_metric
 
 from .commands import RunCommands
 from .search import ENGINE_SEARCHES, Search
@@ -75,6 +75,15 @@ class SweepRun:
         name, reason = self._judged()
         found = [outcome.metrics[name]["mode"] for outcome in self.outcomes() if name in outcome.metrics]
         return name, definition["mode"] or (found[0] if found else mode_of_metric(name)), reason
+
+    @property
+    def mode_is_assumed(self) -> bool:
+        """Whether neither the sweep nor the name of the metric says which values are better."""
+        name, _ = self._judged()
+        if not name or self.commands.definition["mode"]:
+            return False
+        found = [outcome.metrics[name] for outcome in self.outcomes() if name in outcome.metrics]
+        return bool(found[0].get("mode_is_assumed")) if found else known_mode(name) is None
 
     def outcomes(self) -> list[Outcome]:
         """Return all runs so far, with their results."""
