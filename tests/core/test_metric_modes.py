@@ -15,6 +15,16 @@ LOWER = (
     "mapped acceleration topology anything variance "
     "brier_score negative_log_likelihood fid_score cosine_distance"
 )
+SPEEDS_AND_SCORES = (
+    "tokens_per_s samples_per_second samples_per_s_per_gpu it/s samplesPerSecond throughput fps mfu "
+    "reward_per_hour elo lift PCK@0.5 oks gini normalized_gini pass@1 mota idf1 psnr si_sdr stoi "
+    "ms_ssim nmi ari qwk ctr sharpe r_squared c-index f_measure deviance_explained plddt comet AR@100 "
+    "churn_auc f1_kid"
+)
+TIMES_AND_ERRORS = (
+    "ms_per_step s_per_it step_ms bits_per_byte errors_per_second cost_per_hour gini_impurity deviance "
+    "eer mase epe chamfer_l1 wasserstein ADE minFDE fvd kid bic aic ttft drawdown pinball mpjpe"
+)
 
 
 @pytest.mark.parametrize("name", HIGHER.split())
@@ -27,21 +37,12 @@ def test_lower_is_better_for_losses_errors_and_names_that_say_nothing(name):
     assert mode_of_metric(name) == "min"
 
 
-@pytest.mark.parametrize(
-    "name",
-    "tokens_per_s samples_per_second samples_per_s_per_gpu it/s samplesPerSecond throughput fps mfu reward_per_hour "
-    "elo lift PCK@0.5 oks gini normalized_gini pass@1 mota idf1 psnr si_sdr stoi ms_ssim nmi ari qwk ctr sharpe "
-    "r_squared c-index f_measure deviance_explained plddt comet AR@100 churn_auc f1_kid".split(),
-)
+@pytest.mark.parametrize("name", SPEEDS_AND_SCORES.split())
 def test_higher_is_better_for_speeds_and_other_common_metrics(name):
     assert known_mode(name) == "max"
 
 
-@pytest.mark.parametrize(
-    "name",
-    "ms_per_step s_per_it step_ms bits_per_byte errors_per_second cost_per_hour gini_impurity deviance eer mase epe "
-    "chamfer_l1 wasserstein ADE minFDE fvd kid bic aic ttft drawdown pinball mpjpe".split(),
-)
+@pytest.mark.parametrize("name", TIMES_AND_ERRORS.split())
 def test_lower_is_better_for_times_and_other_common_metrics(name):
     assert known_mode(name) == "min"
 

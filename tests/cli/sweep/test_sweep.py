@@ -152,7 +152,8 @@ def test_a_direction_that_the_name_does_not_say_is_assumed_unless_mode_gives_it(
     assert want in capfd.readouterr().err
     assert main(["sweep", "--metric", "quality", "--json"]) == 0
     found = json.loads(capfd.readouterr().out)
-    assert found["mode_is_assumed"] and found["runs"][0]["metrics"]["quality"]["mode_is_assumed"]
+    assert found["mode_is_assumed"]
+    assert found["runs"][0]["metrics"]["quality"]["mode_is_assumed"]
     assert main(["sweep", "--metric", "quality", "--mode", "min"]) == 0
     assert "judged by quality (lower is better), as asked." in capfd.readouterr().err
     assert main(["sweep", "--metric", "loss", "--json"]) == 0

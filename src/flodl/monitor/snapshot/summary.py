@@ -30,7 +30,8 @@ def summary(
     """Return the state, the elapsed time, the settings and the metrics of a run.
 
     Of each metric: the last value, the best one with its epoch, and whether "min" or "max" is better, which
-    `modes` sets and else its name says; if neither does, "min" is assumed (`mode_is_assumed`). Of the numbers of single classes, only those in `modes` are included.
+    `modes` sets and else its name says; if neither does, "min" is assumed (`mode_is_assumed`). Of the numbers
+    of single classes, only those in `modes` are included.
     A run without epochs is summarized by its steps.
     `changed` are the settings that a later start changed, by path, `ignored` those that one set without
     effect, `facts` what else may differ.
