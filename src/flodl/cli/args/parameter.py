@@ -42,6 +42,7 @@ class Parameter:
     variadic: bool = False
     bare: Any = field(default=None)
     as_tuple: bool = False
+    optional: bool = False  # whether a field may be None
     group: str = ""  # the optional dataclass that it belongs to, if that is None by default
 
     @property

@@ -54,6 +54,8 @@ def _setting_problem(option: Parameter, setting: Setting) -> str:
     value = setting.value_for(option)
     if setting.path == "ddp.speed_hint":  # it has its own text format
         return ""
+    if value is None:
+        return ""
     if isinstance(value, dict):
         return _dict_problem(option, value)
     if option.is_tuple and not isinstance(value, bool):
@@ -95,7 +97,7 @@ def _empty_item_problem(option: Parameter, text: str) -> str:
 
 def _item_problem(option: Parameter, item: Any) -> str:
     if item is None:
-        return ""
+        return "an item is null. Remove it."
     text = format_value(item)
     if option.choices:
         allowed = ", ".join(map(str, option.choices))
