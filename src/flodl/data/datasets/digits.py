@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from flodl.core.integers import as_integer, is_integer
 from flodl.core.usage.calls import DataCallError, explain_calls
 
 from .digit_glyphs import pen_paths
@@ -29,8 +30,9 @@ def digits(count: int, *, seed: int = 0, size: int = 28) -> tuple[Tensor, Tensor
     >>> torch.equal(images, digits(100, seed=1)[0])
     True
     """
-    if count < 1:
-        raise ValueError(f"count={count}. Pass an integer >= 1.")
+    count = as_integer(count)
+    if not is_integer(count, at_least=1):
+        raise ValueError(f"count={count!r}. Pass an integer >= 1.")
     if not 12 <= size <= 128:
         raise ValueError(f"size={size}. Pass 12 to 128 pixels.")
     generator = torch.Generator().manual_seed(seed)
