@@ -71,7 +71,9 @@ DEFAULT = "run"
     metavar="NAME",
     help="The option of the program that takes the folder of a run.",
 )
-@click.option("--retry", is_flag=True, help="Run those that have failed again.")
+@click.option(
+    "--retry", is_flag=True, help="Run those again that have failed, or have finished without a metric."
+)
 @click.option(
     "--dry-run", is_flag=True, help="Show the runs and where every value comes from, without running them."
 )
@@ -96,13 +98,15 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> in
     """
     manifest = project_of(ctx).require()
     definition, entry = _definition(ctx, manifest, words, options)
+    folder = options["out"] or entry.folder / "runs" / "-".join(["sweep", *definition.command])
+    folder = folder.absolute()
+    commands = RunCommands(manifest, definition, folder, options["folder_option"].removeprefix("--"))
+    definition = replace(definition, space=commands.typed_space())
+    commands = replace(commands, definition=definition)
     search = make_search(
         definition["search"], definition.space, num_runs=definition["runs"], seed=definition["seed"],
         runs_origin=definition.settings["runs"].origin,
     )  # fmt: skip
-    folder = options["out"] or entry.folder / "runs" / "-".join(["sweep", *definition.command])
-    folder = folder.absolute()
-    commands = RunCommands(manifest, definition, folder, options["folder_option"].removeprefix("--"))
     try:
         _check_values(commands, search)
     except click.NoSuchOption as error:
@@ -264,7 +268,7 @@ def _run(run: SweepRun, again: str, *, json_output: bool) -> int:
         click.echo(dumps(as_json(run.folder, outcomes, metric, mode) | assumed))
     else:
         click.echo(table_text(outcomes, metric, mode))
-    if metric and not json_output:
+    if metric and not json_output and any(outcome.result(metric) is not None for outcome in outcomes):
         _say(_judgement(run, metric, mode, reason))
     elif any(outcome.trial.state == "finished" for outcome in outcomes) and not metric:
         _say(

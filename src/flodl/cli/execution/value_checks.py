@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from flodl.cli.args.parameter import Parameter, format_value, has_empty_item, split_list
+from flodl.cli.args.parameter import Parameter, find_choice, format_value, has_empty_item, split_list
 from flodl.cli.args.schema import Schema
 from flodl.cli.numbers import NumberRangeError, parse_float
 from flodl.core import environment
@@ -101,7 +101,11 @@ def _item_problem(option: Parameter, item: Any) -> str:
     text = format_value(item)
     if option.choices:
         allowed = ", ".join(map(str, option.choices))
-        return "" if text in option.choices else f"{text!r} is not allowed. Choose one of {allowed}."
+        return (
+            ""
+            if find_choice(text, option.scalar, option.choices) is not None
+            else f"{text!r} is not allowed. Choose one of {allowed}."
+        )
     if option.type == "bool":
         return "" if isinstance(item, bool) else f"{text!r} is not a valid bool. Use true or false."
     if option.scalar not in ("int", "float"):

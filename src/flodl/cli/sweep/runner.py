@@ -108,12 +108,20 @@ class SweepRun:
         return known
 
     def _settle_earlier(self) -> None:
-        """Find out what became of runs that a killed sweep left behind."""
+        """Find out what became of runs that a killed sweep left behind, and choose those to run again."""
+        without_metrics = self._without_metrics() if self.retry else ()
         for number, trial in self.trials.items():
             if trial.state == "running" and not trial.is_alive():
                 self._set(number, self._state_from_journal(trial))
-            elif trial.state == "failed" and self.retry:
+            elif self.retry and (trial.state == "failed" or number in without_metrics):
                 self._set(number, replace(trial, state="interrupted"))
+
+    def _without_metrics(self) -> list[int]:
+        """Return the runs that have finished without any metric, if one was asked for or others have one."""
+        outcomes = self._outcomes("")
+        if self.commands.definition["metric"] is None and not any(one.metrics for one in outcomes):
+            return []
+        return [one.trial.number for one in outcomes if one.trial.state == "finished" and not one.metrics]
 
     def _state_from_journal(self, trial: Trial) -> Trial:
         is_done = outcome_of(self.folder, trial, {}).state == "finished"
