@@ -396,3 +396,22 @@ def test_tagged_values_survive_the_recomputation_of_a_checkpointed_part():
     model = FlowBuilder(nn.Linear(3, 3)).tag("a").through(nn.Linear(3, 3)).tag("b").build()
     checkpoint(model, X, use_reentrant=False).sum().backward()
     assert model.tagged("a").shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["freeze", "thaw", "frozen", "is_frozen", "modules_at", "parameters_at", "reset_state", "detach_state"],
+)
+def test_several_paths_are_an_error_that_says_how_to_write_them(method):
+    graph = FlowBuilder(nn.Linear(2, 2)).tag("a").through(nn.Linear(2, 2)).tag("b").build()
+    with pytest.raises(PathError, match=rf"{method} got str, str by position, .*Pass one path"):
+        getattr(graph, method)("a", "b")
+
+
+def test_a_wrong_call_of_freeze_changes_nothing():
+    graph = FlowBuilder(nn.Linear(2, 2)).tag("a").through(nn.Linear(2, 2)).tag("b").build()
+    with pytest.raises(PathError, match="Pass the other arguments by name"):
+        graph.freeze("a", True)
+    with pytest.raises(PathError, match=r"has no argument 'evalmode'\. Did you mean 'eval_mode'"):
+        graph.freeze("a", evalmode=True)
+    assert not graph.is_frozen("a")

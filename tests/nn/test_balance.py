@@ -54,3 +54,8 @@ def test_it_compiles_and_works_under_vmap():
     compiled = torch.compile(load_balancing_loss, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(weights), load_balancing_loss(weights))
     assert torch.vmap(load_balancing_loss)(weights).shape == (5,)
+
+
+def test_weights_that_are_not_a_tensor_are_an_error():
+    with pytest.raises(ShapeError, match=r"the weights are a list\. Pass the output of a router"):
+        load_balancing_loss([[0.5, 0.5]])

@@ -73,3 +73,8 @@ def test_what_is_not_an_image_is_refused(image):
         ShapeError, match=r"the image is torch\.\w+ of shape \[.*\]\. Pass a floating-point tensor"
     ):
         gaussian_blur_2d(image, 1.0)
+
+
+def test_an_image_that_is_not_a_tensor_is_an_error():
+    with pytest.raises(ShapeError, match=r"the image is a list\. Pass a floating-point tensor"):
+        gaussian_blur_2d([[0.5]], 1.0)

@@ -108,3 +108,10 @@ def test_settings_out_of_range_are_refused(settings, message):
         FocalLoss(**settings)
     with pytest.raises(ValueError, match=message):
         focal_loss(*_sample(6, 3), **settings)
+
+
+def test_values_that_are_not_tensors_are_an_error():
+    with pytest.raises(ShapeError, match=r"the logits are a list\. Pass a tensor"):
+        focal_loss([0.5], torch.ones(1))
+    with pytest.raises(ShapeError, match=r"the target is an int\. Pass a tensor"):
+        focal_loss(torch.ones(1, 2), 1)

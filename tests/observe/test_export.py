@@ -118,3 +118,16 @@ def test_the_suffix_of_another_format_is_rejected(write, name, suffix, tmp_path:
     with pytest.raises(MetricError, match=rf"is written. Use the suffix \{suffix}"):
         write(tmp_path / name, {"loss": {0: 1.0}})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("histories", [None, 3, "loss", [("loss", {0: 1.0})], {"loss": 1}, {"loss": [0.5]}])
+def test_histories_that_are_not_maps_are_an_error(histories, tmp_path):
+    for write in (
+        lambda: to_csv(histories),
+        lambda: to_log(histories, {}),
+        lambda: plot_html(tmp_path / "a.html", histories),
+        lambda: export_csv(tmp_path / "a.csv", histories),
+    ):
+        with pytest.raises(MetricError, match="Pass the values of each metric by epoch"):
+            write()
+    assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flodl.core import ScheduleError
-from flodl.optim import clip_grad_norm, clip_grad_value
+from flodl.optim import clip_grad_norm, clip_grad_value, gradient_values
 from flodl.optim.clipping import norm_and_scale
 
 
@@ -226,3 +226,16 @@ def test_complex_gradients_are_scaled_and_never_clamped():
         clip_grad_value([weight], 1.0)
     assert clip_grad_norm([weight], 1.0) == 5
     torch.testing.assert_close(weight.grad, torch.tensor([0.6 + 0.8j]))
+
+
+@pytest.mark.parametrize("clip", [clip_grad_norm, clip_grad_value])
+@pytest.mark.parametrize("parameters", [None, 3, object()])
+def test_parameters_that_cannot_be_listed_are_an_error(clip, parameters):
+    with pytest.raises(ScheduleError, match=rf"the parameters are an? {type(parameters).__name__}"):
+        clip(parameters, 1.0)
+
+
+@pytest.mark.parametrize("parameters", [None, "abc", [1, 2]])
+def test_gradient_values_of_something_else_than_parameters_are_an_error(parameters):
+    with pytest.raises(ScheduleError, match=r"gradient_values: .*Pass the model itself"):
+        gradient_values(parameters)

@@ -133,3 +133,20 @@ def test_options_of_every_torch_optimizer_and_names_of_your_own_are_accepted():
     groups(
         _model(), {"head.**": {"lr_scale": 2.0, "name": "head", "layer": 3, "warmup": 1, "initial_lr": 0.1}}
     )
+
+
+@pytest.mark.parametrize("model", [None, "model", [torch.ones(1)], torch.nn.Linear(1, 1).parameters()])
+def test_groups_of_something_else_than_a_model_names_what_it_got(model):
+    with pytest.raises(PathError, match=rf"the model is an? {type(model).__name__}, .*Pass the model itself"):
+        groups(model, {"bias": {"lr": 0.1}})
+
+
+@pytest.mark.parametrize("options", [None, ["bias"], "bias", 3])
+def test_options_that_are_not_a_map_are_an_error(options):
+    with pytest.raises(PathError, match=r"the options are .*Pass a dictionary of patterns"):
+        groups(torch.nn.Linear(1, 1), options)
+
+
+def test_a_model_without_options_is_an_error_with_an_example():
+    with pytest.raises(PathError, match=r"groups needs 'options'. Write groups\(model, "):
+        groups(torch.nn.Linear(1, 1), lr=0.1)

@@ -34,13 +34,19 @@ def write_output(
 
 def check_path(path: object, *, example: str, error: type[FlodlError], what: str = "file") -> None:
     """Raise `error` unless this can be a path; whether it can be written is not checked."""
+    check_path_type(path, example=example, error=error, what=what)
+    assert isinstance(path, str | os.PathLike)
     advice = f"Pass the path of a {what}, such as {example!r}."
-    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
-        raise error(f"the path is {a_type(path)}. {advice}")
     if not os.fspath(path):
         raise error(f"the path is empty. {advice}")
     if "\0" in os.fspath(path):
         raise error(f"the path {shown(path)} contains a NUL character. {advice}")
+
+
+def check_path_type(path: object, *, example: str, error: type[FlodlError], what: str = "file") -> None:
+    """Raise `error` unless this is text or a path, which may be empty."""
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise error(f"the path is {a_type(path)}. Pass the path of a {what}, such as {example!r}.")
 
 
 def explain_write(error: OSError, path: Path | None, *, example: str, unchanged: str = "") -> str:

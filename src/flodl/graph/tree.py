@@ -11,11 +11,17 @@ from torch.nn.parameter import is_lazy
 
 from flodl.core import PathError, log, paths
 from flodl.core.formats import format_count
+from flodl.core.usage.calls import PathCallError, explain_calls
 
 from .control.loop import Loop
 from .core import GraphCore, detach_modules, reset_modules
 from .paths import Match, PathKind, expand, find, graphs_inside, paths_with_parameters
 from .plan.memory import FailedCall
+
+_one_path = explain_calls(
+    PathCallError,
+    example="Pass one path, or a pattern such as 'encoder.**' for several parts.",
+)
 
 
 class GraphTree(GraphCore):
@@ -38,6 +44,7 @@ class GraphTree(GraphCore):
         # The builder makes only one class of graphs.
         return cast("dict[str, Self]", found)
 
+    @_one_path
     def subgraph(self, path: str) -> Self:
         """Return the graph at a path."""
         match = self._find(path)
@@ -45,10 +52,12 @@ class GraphTree(GraphCore):
             raise PathError(f"{path!r} is a {match.kind}, not a subgraph. Read a tag with tagged({path!r}).")
         return cast("Self", match.module)
 
+    @_one_path
     def path_kind(self, path: str) -> PathKind:
         """Return "subgraph", "tag" or "node"; an unknown path raises with the nearest names."""
         return self._find(path).kind
 
+    @_one_path
     def tagged(self, path: str) -> Any:
         """Return the last value of a tag, or None before the first call."""
         match = self._find(path, tag_first=True)
@@ -69,6 +78,7 @@ class GraphTree(GraphCore):
             raise PathError(f"the last call raised an error, so {path!r} has no value. Call the model again.")
         return memory.copied(memory.stored[owner.spec.tag_index[match.name]])
 
+    @_one_path
     def traces(self, path: str) -> list[Any]:
         """Return what a loop body published, one value per iteration: 'refined.size', or just 'size'."""
         *parents, name = paths.split(path)
@@ -91,27 +101,32 @@ class GraphTree(GraphCore):
             return []  # the names are unknown before the first run
         raise PathError(f"no loop publishes {path!r}. {paths.suggestion(name, known, known_as='traces')}")
 
+    @_one_path
     def modules_at(self, path: str) -> list[nn.Module]:
         """Return the modules at a path, a pattern or a tag group, each once."""
         names = self._spec.group_members.get(path, (path,)) if isinstance(path, str) else (path,)
         found = {id(match.module): match.module for name in names for match in expand(self, name)}
         return [module for module in found.values() if module is not None]
 
+    @_one_path
     def parameters_at(self, path: str) -> list[nn.Parameter]:
         """Return the parameters under a path or pattern, each once, including frozen ones."""
         found = {id(p): p for module in self.modules_at(path) for p in module.parameters()}
         return list(found.values())
 
+    @_one_path
     def named_parameters_at(self, path: str) -> list[tuple[str, nn.Parameter]]:
         """Return the parameters under a path or pattern with their names in `state_dict`, each once."""
         found = {id(parameter) for parameter in self.parameters_at(path)}
         return [(name, parameter) for name, parameter in self.named_parameters() if id(parameter) in found]
 
+    @_one_path
     def named_buffers_at(self, path: str) -> list[tuple[str, Tensor]]:
         """Return the buffers under a path or pattern with their names in this graph, each once."""
         found = {id(buffer) for module in self.modules_at(path) for buffer in module.buffers()}
         return [(name, buffer) for name, buffer in self.named_buffers() if id(buffer) in found]
 
+    @_one_path
     def freeze(self, path: str, *, eval_mode: bool = False) -> None:
         """Set `requires_grad=False` for the parameters under a path.
 
@@ -127,6 +142,7 @@ class GraphTree(GraphCore):
                 set_kept_in_eval(module, True)
                 module.eval()
 
+    @_one_path
     def thaw(self, path: str) -> None:
         """Set `requires_grad=True` for all parameters under a path, and undo `eval_mode`."""
         parameters = self._parameters_to_change(path, "thaw")
@@ -158,6 +174,7 @@ class GraphTree(GraphCore):
         return self
 
     @contextmanager
+    @_one_path
     def frozen(self, path: str) -> Iterator[None]:
         """Freeze the parameters under a path inside a `with` block, and restore them afterwards."""
         before = [(p, p.requires_grad) for p in self._parameters_to_change(path, "freeze")]
@@ -168,11 +185,13 @@ class GraphTree(GraphCore):
             for parameter, requires_grad in before:
                 parameter.requires_grad_(requires_grad)
 
+    @_one_path
     def is_frozen(self, path: str) -> bool:
         """Return whether there are parameters under a path and none of them requires a gradient."""
         found = self.parameters_at(path)
         return bool(found) and not any(parameter.requires_grad for parameter in found)
 
+    @_one_path
     def set_training(self, path: str, mode: bool) -> None:
         """Switch the modules under a path to training or evaluation mode."""
         if not isinstance(mode, bool):
@@ -191,6 +210,7 @@ class GraphTree(GraphCore):
         """Return the tree as text: each graph with its number of parameter elements and its tags."""
         return "\n".join(_summary_lines(self, self.label or "(root)", "", ""))
 
+    @_one_path
     def reset_state(self, path: str | None = None) -> None:
         """Drop the carried values of everything, or of everything under a path.
 
@@ -198,6 +218,7 @@ class GraphTree(GraphCore):
         """
         reset_modules(self.modules() if path is None else self._modules_under(path))
 
+    @_one_path
     def detach_state(self, path: str | None = None) -> None:
         """Detach carried, tagged and traced values from the autograd graph, everywhere or under a path."""
         detach_modules(self.modules() if path is None else self._modules_under(path))

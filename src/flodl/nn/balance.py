@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from flodl.core import RouteError, ShapeError
+from flodl.core.formats import a_type
 from flodl.core.integers import as_integer, is_integer
 from flodl.core.logits import looks_like_logits
 
@@ -22,6 +23,8 @@ def load_balancing_loss(weights: Tensor, top_k: int = 1) -> Tensor:
     >>> load_balancing_loss(torch.tensor([[0.9, 0.1], [0.9, 0.1]]))
     tensor(1.8000)
     """
+    if not isinstance(weights, Tensor):
+        raise ShapeError(f"the weights are {a_type(weights)}. Pass the output of a router, [..., experts].")
     num_experts = weights.shape[-1] if weights.dim() else 0
     if weights.dim() < 2 or weights.numel() == 0:
         raise ShapeError(

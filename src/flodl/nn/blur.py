@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from flodl.core import ShapeError
+from flodl.core.formats import a_type
 
 from .numbers import is_number
 
@@ -25,6 +26,8 @@ def gaussian_blur_2d(image: Tensor, sigma: float) -> Tensor:
     [0.0002, 0.0837, 0.6187, 0.0837, 0.0002]
     """
     _check_sigma(sigma)
+    if not isinstance(image, Tensor):
+        raise ShapeError(f"gaussian blur: the image is {a_type(image)}. Pass a floating-point tensor.")
     if image.dim() < 2 or not image.is_floating_point():
         raise ShapeError(
             f"gaussian blur: the image is {image.dtype} of shape {list(image.shape)}. "

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from flodl.core import ShapeError
+from flodl.core.formats import a_type
 
 from .numbers import is_integer, is_number
 
@@ -35,6 +36,9 @@ def focal_loss(
     >>> print(focal_loss(logits, torch.tensor([0, 0]), reduction="none"))
     tensor([0.0018, 1.6501])
     """
+    for name, value in (("logits are", logits), ("target is", target)):
+        if not isinstance(value, Tensor):
+            raise ShapeError(f"focal_loss: the {name} {a_type(value)}. Pass a tensor.")
     _check_settings(alpha, gamma, reduction, ignore_index)
     target = _class_indices(logits, target)
     entropy = functional.cross_entropy(logits, target, reduction="none", ignore_index=ignore_index)

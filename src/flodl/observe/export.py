@@ -14,7 +14,7 @@ from pathlib import Path
 
 from flodl.core.errors import MetricError
 from flodl.core.eta import seconds_left
-from flodl.core.formats import format_duration, format_metric
+from flodl.core.formats import a_type, format_duration, format_metric
 from flodl.core.output_files import check_path, write_output
 
 from .epochs import check_total_epochs
@@ -39,8 +39,8 @@ def to_csv(histories: Histories) -> str:
     1,0.50000000,,1.00000000e-12
     2,0.25000000,0.90000000,
     """
-    lines = [["epoch", *(_cell(name) for name in histories)]]
     epochs = _epochs(histories)
+    lines = [["epoch", *(_cell(name) for name in histories)]]
     for epoch in range(epochs[0], epochs[-1] + 1):  # an epoch without values has a row too
         values = (history.get(epoch) for history in histories.values())
         lines.append([str(epoch + 1), *("" if value is None else _decimals(value) for value in values)])
@@ -105,7 +105,17 @@ def _check_suffix(path: str | os.PathLike[str], own: str, written: str, others: 
         )
 
 
+def _check_histories(histories: Histories) -> None:
+    advice = "Pass the values of each metric by epoch, such as {'loss': {0: 0.5, 1: 0.25}}."
+    if not isinstance(histories, Mapping):
+        raise MetricError(f"the histories are {a_type(histories)}. {advice}")
+    for name, history in histories.items():
+        if not isinstance(history, Mapping):
+            raise MetricError(f"the history of {name!r} is {a_type(history)}. {advice}")
+
+
 def _epochs(histories: Histories) -> list[int]:
+    _check_histories(histories)
     epochs = sorted({epoch for history in histories.values() for epoch in history})
     if not epochs:
         names = ", ".join(repr(name) for name in histories)

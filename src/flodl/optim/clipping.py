@@ -107,21 +107,30 @@ def _gradients(function: str, parameters: Parameters) -> tuple[list[Tensor], tor
     """Return the gradients that have elements, and the device of the first parameter."""
     import torch
 
-    if isinstance(parameters, torch.nn.Module):
-        parameters = parameters.parameters()
-    given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-    for index, parameter in enumerate(given):
-        if not isinstance(parameter, torch.Tensor):
-            raise ScheduleError(
-                f"{function}: item {index} of the parameters is {a_type(parameter)}, not a tensor. "
-                "Pass the model itself or model.parameters()."
-            )
-    grads = gradient_values(given)
+    given = _tensors(function, parameters)
+    grads = [_dense(parameter, parameter.grad) for parameter in given if parameter.grad is not None]
     home = given[0].device if given else torch.device("cpu")
     return [grad for grad in grads if grad.numel() > 0], home
 
 
-def gradient_values(parameters: Iterable[Tensor]) -> list[Tensor]:
+def _tensors(function: str, parameters: Parameters) -> list[Tensor]:
+    import torch
+
+    if isinstance(parameters, torch.nn.Module):
+        parameters = parameters.parameters()
+    advice = "Pass the model itself or model.parameters()."
+    if not isinstance(parameters, torch.Tensor | Iterable):
+        raise ScheduleError(f"{function}: the parameters are {a_type(parameters)}. {advice}")
+    given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+    for index, parameter in enumerate(given):
+        if not isinstance(parameter, torch.Tensor):
+            raise ScheduleError(
+                f"{function}: item {index} of the parameters is {a_type(parameter)}, not a tensor. {advice}"
+            )
+    return given
+
+
+def gradient_values(parameters: Parameters) -> list[Tensor]:
     """Return the existing gradients, and the stored values of sparse ones, for changing in place.
 
     >>> import torch
@@ -130,7 +139,8 @@ def gradient_values(parameters: Iterable[Tensor]) -> list[Tensor]:
     >>> gradient_values(table.parameters())
     [tensor([[2., 2.]])]
     """
-    return [_dense(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
+    given = _tensors("gradient_values", parameters)
+    return [_dense(parameter, parameter.grad) for parameter in given if parameter.grad is not None]
 
 
 def _dense(parameter: Tensor, grad: Tensor) -> Tensor:

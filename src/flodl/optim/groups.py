@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flodl.core import PathError
+from flodl.core.formats import a_type
 from flodl.core.paths import matches, suggestion
+from flodl.core.usage.calls import PathCallError, explain_calls
 
 from .misspelled_options import misspelled_name
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+@explain_calls(PathCallError, example="Write groups(model, {'**.bias': {'weight_decay': 0.0}}, lr=1e-3).")
 def groups(
     model: nn.Module, options: Mapping[str, Mapping[str, Any]], /, **defaults: Any
 ) -> list[dict[str, Any]]:
@@ -31,6 +34,16 @@ def groups(
     [(1, {'lr': 0.001}), (2, {'lr': 0.001, 'weight_decay': 0.0}), (1, {'lr': 0.0001})]
     >>> optimizer = torch.optim.AdamW(found)
     """
+    if not hasattr(model, "named_parameters"):
+        raise PathError(
+            f"the model is {a_type(model)}, which has no names of parameters. Pass the model itself: "
+            "groups(model, {'**.bias': {'weight_decay': 0.0}})."
+        )
+    if not isinstance(options, Mapping):
+        raise PathError(
+            f"the options are {options!r:.100}. Pass a dictionary of patterns, each with its options, "
+            "for example {'**.bias': {'weight_decay': 0.0}}."
+        )
     _check_names("the defaults", defaults)
     names_of: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):

@@ -13,7 +13,9 @@ from torch import nn
 from flodl import FlowBuilder
 from flodl.checkpoint import (
     BackgroundWriter,
+    best_bundle,
     clean_bundles,
+    damaged_bundles,
     last,
     latest_bundle,
     list_bundles,
@@ -389,3 +391,21 @@ def test_an_empty_path_is_not_the_working_directory(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match=r"the folder for the bundles is ''\. Pass a path"):
         BackgroundWriter("")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("root", [None, 3, ["runs"], object()])
+@pytest.mark.parametrize(
+    "read",
+    [
+        list_bundles,
+        damaged_bundles,
+        latest_bundle,
+        clean_bundles,
+        lambda root: best_bundle(root, "loss"),
+        lambda root: latest_bundle(root, missing_ok=True),
+        lambda root: prune_bundles(root, last(1)),
+    ],
+)
+def test_a_folder_of_bundles_that_is_not_a_path_is_an_error(read, root):
+    with pytest.raises(CheckpointError, match=rf"the path is an? {type(root).__name__}\. Pass the"):
+        read(root)

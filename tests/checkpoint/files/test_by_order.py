@@ -86,3 +86,11 @@ def test_numbers_that_are_shifted_load_and_come_first_in_the_report():
 def test_what_is_not_a_state_dict_raises():
     with pytest.raises(CheckpointError, match="the state is a str"):
         graph().load_state_dict_by_order("model.pt")
+
+
+@pytest.mark.parametrize("stored", [None, [torch.ones(1)], nn.Linear(1, 1)])
+def test_tensors_without_names_are_an_error(stored):
+    with pytest.raises(CheckpointError, match=rf"state dict are an? {type(stored).__name__}. Pass"):
+        load_by_order(stored, {})
+    with pytest.raises(CheckpointError, match=rf"the model are an? {type(stored).__name__}. Pass tensors by"):
+        load_by_order({}, stored)

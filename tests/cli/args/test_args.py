@@ -318,3 +318,24 @@ def test_a_path_with_a_tilde_in_the_manifest_keeps_its_origin(monkeypatch):
     monkeypatch.setenv(environment.RESOLVED_CONFIG, json.dumps(table))
     assert Args(Paths).parse(["--output", "~/r"]).output == Path("/home/me/r")
     assert environment.resolved_config()["output"]["origin"] == "fdl.yml:3"
+
+
+@dataclass
+class WithChoices:
+    rate: float = option(1.0, choices=[1.0, 2.5])
+    rates: tuple[float, ...] = option((1.0,), choices=[1.0, 2.5])
+    level: int = option(1, choices=[1, 2])
+
+
+@pytest.mark.parametrize("text", ["1", "1.0", "1.00", "1e0"])
+def test_a_number_among_choices_may_be_written_in_another_way(text):
+    assert Args(WithChoices).parse(["--rate", text]).rate == 1.0
+    assert Args(WithChoices).parse(["--rates", f"{text},2.50"]).rates == (1.0, 2.5)
+    assert Args(WithChoices).from_dict({"rate": 1, "level": 2}) == WithChoices(level=2)
+
+
+@pytest.mark.parametrize("words", [["--rate", "2"], ["--rate", "x"], ["--level", "1.0"]])
+def test_a_number_that_is_not_among_the_choices_is_an_error(words, capsys):
+    with pytest.raises(SystemExit):
+        Args(WithChoices).parse(words)
+    assert "is not one of" in capsys.readouterr().err

@@ -53,6 +53,14 @@ def test_a_run_is_printed_as_json_with_its_epochs_and_its_best_and_last_values(r
     assert [epoch["metrics"] for epoch in runs["reader"]["history"]] == [{"loss": 0.5}, {"loss": 0.25}]
 
 
+def test_a_direction_that_the_name_of_a_metric_does_not_say_is_assumed(tmp_path):
+    with Monitor(1, tmp_path, console=False, resources=False) as monitor:
+        monitor.log(0, {"quality": 0.5, "loss": 0.5})
+    ((_, found),) = printed(tmp_path)[1].items()
+    assert found["metrics"]["quality"]["mode_is_assumed"] is True
+    assert "mode_is_assumed" not in found["metrics"]["loss"]
+
+
 def write_runs(folder, *rates):
     for number, rate in enumerate(rates, start=1):
         config = {"lr": rate, "seed": 0}

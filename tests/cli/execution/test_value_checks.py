@@ -253,3 +253,16 @@ def test_missing_or_unused_docker_is_explained(project, capfd, monkeypatch, tmp_
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     assert main(["s"]) == 1
     assert "`docker` was not found, but the manifest has `docker:`." in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_null_inside_a_dict_is_an_error(project, capfd):
+    script = (
+        "from dataclasses import dataclass, field\nfrom flodl.cli import Args\n"
+        "@dataclass\nclass Job:\n    labels: dict[str, str] = field(default_factory=dict)\n"
+        "print(Args(Job).parse())\n"
+    )
+    manifest = "entry: python job.py\ncommands:\n  p:\n    options: {labels: {cat: null}}\n"
+    project({"fdl.yml": manifest, "job.py": script})
+    assert main(["p"]) != 0
+    assert "fdl.yml:4: options.labels: cat: an item is null. Remove it." in capfd.readouterr().err

@@ -142,6 +142,26 @@ def test_a_mode_without_a_metric_chooses_a_metric_of_that_direction(sweep_projec
 
 
 @pytest.mark.slow
+def test_a_direction_that_the_name_does_not_say_is_assumed_unless_mode_gives_it(project, capfd):
+    project({"fdl.yml": MANIFEST, "train.py": PROGRAM.replace("eval_accuracy", "quality")})
+    assert main(["sweep", "--metric", "quality"]) == 0
+    want = (
+        "judged by quality, as asked. Its name does not say which values are better, so lower is better was "
+        "assumed: pass --mode min or --mode max."
+    )
+    assert want in capfd.readouterr().err
+    assert main(["sweep", "--metric", "quality", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["mode_is_assumed"]
+    assert found["runs"][0]["metrics"]["quality"]["mode_is_assumed"]
+    assert main(["sweep", "--metric", "quality", "--mode", "min"]) == 0
+    assert "judged by quality (lower is better), as asked." in capfd.readouterr().err
+    assert main(["sweep", "--metric", "loss", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert "mode_is_assumed" not in found
+
+
+@pytest.mark.slow
 def test_a_metric_that_no_run_has_stops_the_sweep_after_its_first_run(sweep_project, capfd):
     for _ in range(2):
         assert main(["sweep", "--metric", "eval_acuracy"]) != 0
@@ -516,3 +536,76 @@ def test_suggested_commands_quote_paths_and_name_the_environment(project, capfd)
     told = capfd.readouterr().err
     assert "Follow it: fdl monitor 'my sweep'" in told
     assert "To resume: fdl --env night sweep --over lr=0.1 --out '" in told
+
+
+TYPED_MANIFEST = "entry: python train.py\ncommands: {run: {options: {wait: 0}}}\n"
+TYPED_PROGRAM = PROGRAM.replace(
+    "    flag: bool",
+    "    rate: float = option(1.0, choices=[1.0, 2.0])\n"
+    "    levels: int = option(1, choices=[1, 2])\n"
+    "    flag: bool",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("over", "values"),
+    [
+        ("lr=1..10:3", ["1.0", "5.5", "10.0"]),
+        ("lr=0..1:2", ["0.0", "1.0"]),
+        ("hidden=1..10:3", ["1", "6", "10"]),
+        ("rate=1,2", ["1", "2"]),
+        ("levels=1..2:2", ["1", "2"]),
+    ],
+)
+def test_a_range_of_a_float_option_has_floats(project, capfd, over, values):
+    project({"fdl.yml": TYPED_MANIFEST, "train.py": TYPED_PROGRAM})
+    assert main(["sweep", "--dry-run", "--search", "grid", "--over", over]) == 0
+    name = over.partition("=")[0]
+    lines = capfd.readouterr().out.splitlines()
+    found = [line.split(f"--{name} ")[1].split()[0] for line in lines if f"--{name} " in line]
+    assert found == values
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("over", "message"),
+    [
+        ("rate=1..4", "1..4 is a range of numbers, but --rate has the choices 1.0, 2.0. List the values"),
+        ("flag=0..1", "0..1 is a range of numbers, but --flag is a bool"),
+        ("1..10:3", "--over '1..10:3' is a range without an option. Write --over NAME=1..10:3."),
+        (
+            "lr=1..10:3.5",
+            "'3.5' after the range 1..10 is neither a scale (linear or log) nor a number of values",
+        ),
+        ("lr=1..10:", "'' after the range 1..10 is neither a scale"),
+    ],
+)
+def test_a_range_that_an_option_cannot_have_is_an_error(project, capfd, over, message):
+    project({"fdl.yml": TYPED_MANIFEST, "train.py": TYPED_PROGRAM})
+    assert main(["sweep", "--dry-run", "--over", over]) != 0
+    assert message in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_retry_runs_those_again_that_have_finished_without_metrics(project, capfd):
+    silent = PROGRAM.replace("from flodl.monitor import Monitor", "sys.exit()")
+    folder = project({"fdl.yml": MANIFEST, "train.py": silent})
+    words = ["sweep", "--over", "lr=0.1,0.2", "--metric", "loss"]
+    assert main(words) != 0
+    assert "--retry runs those without metrics again." in capfd.readouterr().err
+    (folder / "train.py").write_text(PROGRAM)
+    assert main(words) != 0
+    capfd.readouterr()
+    assert main([*words, "--retry"]) == 0
+    output = capfd.readouterr()
+    assert "run 001/002  lr=0.1  starts again" in output.err
+    assert "judged by loss (lower is better), as asked." in output.err
+    assert started(folder) == ["001", "002"]
+    assert main([*words, "--retry"]) == 0
+    assert started(folder) == ["001", "002"]
+
+
+def test_a_sweep_without_results_is_not_judged(sweep_project, capfd):
+    assert main(["sweep", "--over", "lr=0.1", "--over", "hidden=13", "--metric", "loss"]) == 1
+    assert "judged by" not in capfd.readouterr().err

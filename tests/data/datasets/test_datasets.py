@@ -294,3 +294,12 @@ def test_a_path_may_start_with_a_tilde(tmp_path, monkeypatch):
 def test_an_empty_root_is_not_the_working_directory():
     with pytest.raises(DataError, match=r"root='' is empty\. Pass a folder, or omit root"):
         mnist(root="")
+
+
+@pytest.mark.parametrize("path", [None, 3, ["a"]])
+def test_a_path_of_another_type_is_an_error(path):
+    with pytest.raises(DataError, match=rf"the path is an? {type(path).__name__}. Pass the path of a file"):
+        read_idx(path)
+    if path is not None:  # the default folder
+        with pytest.raises(DataError, match=rf"an? {type(path).__name__}. Pass the path of a folder"):
+            mnist(path)

@@ -76,6 +76,7 @@ def test_a_linear_model_finds_them_hard():
     [
         (lambda: digits(0), "count=0. Pass an integer >= 1."),
         (lambda: digits(-3), "count=-3"),
+        (lambda: digits(None), "count=None"),
         (lambda: digits(1, size=4), "size=4. Pass 12 to 128 pixels."),
     ],
 )

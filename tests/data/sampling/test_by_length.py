@@ -61,3 +61,9 @@ def test_wrong_arguments_are_named() -> None:
         Loader(torch.arange(4), 2, sampler=LengthGroupedSampler([1, 2, 3], 2))
     with pytest.raises(DataError, match="batch_size=0"):
         LengthGroupedSampler([1], 0)
+
+
+@pytest.mark.parametrize("lengths", [None, "abc", ["a"], {"a": 1}])
+def test_lengths_that_are_not_numbers_are_an_error(lengths):
+    with pytest.raises(DataError, match=r"lengths=.* are not numbers .*Pass the length of each sample"):
+        LengthGroupedSampler(lengths, batch_size=2)

@@ -168,3 +168,9 @@ def test_ids_that_no_embedding_of_the_model_has_are_reported(capsys):
     assert capsys.readouterr().err == ""
     shards.check_model(torch.nn.Embedding(99, 4))
     assert "has the id 99, and the largest embedding of the model has 99 rows" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shard", [None, 3, {"a": 1}])
+def test_a_shard_of_another_type_is_an_error(shard):
+    with pytest.raises(DataError, match=r"a shard is an? \w+\. Pass the path of a file with tokens"):
+        TokenShards([shard], 8)

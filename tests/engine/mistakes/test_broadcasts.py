@@ -111,6 +111,90 @@ def test_pairs_that_are_meant_are_not_reported(compute, batch):
     assert found_in(compute, *batch) == []
 
 
+# Each with the arguments after the input and the target.
+SILENT_LOSSES = [
+    (F.cosine_similarity, {}),
+    (F.cosine_similarity, {"dim": 0}),
+    (F.gaussian_nll_loss, {"var": torch.ones(N, 1)}),
+    (F.gaussian_nll_loss, {"var": torch.ones(N)}),
+    (F.hinge_embedding_loss, {}),
+    (F.kl_div, {"reduction": "batchmean"}),
+    (F.kl_div, {"reduction": "none"}),
+    (F.multilabel_soft_margin_loss, {}),
+    (F.multilabel_soft_margin_loss, {"reduction": "none"}),
+    (F.pairwise_distance, {}),
+    (F.poisson_nll_loss, {}),
+    (F.poisson_nll_loss, {"reduction": "none"}),
+    (torch.dist, {}),
+    (torch.linalg.vecdot, {}),
+    (torch.Tensor.dist, {}),
+    (nn.CosineSimilarity(), {}),
+    (nn.GaussianNLLLoss(), {"var": torch.ones(N, 1)}),
+    (nn.HingeEmbeddingLoss(), {}),
+    (nn.KLDivLoss(reduction="sum"), {}),
+    (nn.MultiLabelSoftMarginLoss(), {}),
+    (nn.PairwiseDistance(), {}),
+    (nn.PoissonNLLLoss(), {}),
+]
+SILENT_NAMES = [f"{getattr(loss, '__name__', loss)}-{'-'.join(more)}" for loss, more in SILENT_LOSSES]
+# Those that raise an error or warn by themselves if the shapes differ.
+LOSSES_THAT_TELL = {
+    "adaptive_log_softmax_with_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
+    "cosine_embedding_loss", "cross_entropy", "ctc_loss", "huber_loss", "l1_loss",
+    "linear_cross_entropy", "margin_ranking_loss", "mse_loss", "multi_margin_loss",
+    "multilabel_margin_loss", "nll_loss", "pdist", "smooth_l1_loss", "soft_margin_loss",
+    "triplet_margin_loss", "triplet_margin_with_distance_loss",
+}  # fmt: skip
+
+
+def test_each_loss_and_distance_of_torch_is_known():
+    parts = ("loss", "entropy", "dist", "similarity", "kl_div")
+    names = {name for name in dir(F) if any(part in name for part in parts) and name[0] != "_"}
+    silent = {getattr(loss, "__name__", "") for loss, _ in SILENT_LOSSES}
+    assert names - silent <= LOSSES_THAT_TELL
+
+
+@pytest.mark.parametrize("target", [Y.exp(), LABELS.float()], ids=["positive", "labels"])
+@pytest.mark.parametrize(("loss", "more"), SILENT_LOSSES, ids=SILENT_NAMES)
+def test_a_loss_that_broadcasts_a_column_without_a_warning_is_reported(loss, more, target):
+    is_signed = "var" not in more
+
+    def compute(model, x, y):
+        out = model(x)
+        return loss(out, y, **more), loss(y, out, **more) if is_signed else None
+
+    first = inspect.getsourcelines(compute)[1]
+    (text,) = found_in(compute, X, target)
+    assert text.startswith(f"at test_broadcasts.py:{first + 2}, ")
+    assert f" gets tensors of shape [{N}, 1] and [{N}], which broadcast to [{N}, {N}], so each" in text
+
+
+@pytest.mark.parametrize(("loss", "more"), SILENT_LOSSES, ids=SILENT_NAMES)
+def test_a_loss_of_tensors_that_fit_is_not_reported(loss, more):
+    def compute(model, x, y):
+        loss(model(x), y.exp()[:, None], **more)
+        loss(model(x), torch.ones(1), **more)  # the same target for all
+        if "var" not in more:
+            loss(y[:, None], y, **more)  # all pairs
+
+    assert found_in(compute, X, Y) == []
+
+
+def test_a_variance_for_each_sample_is_not_reported():
+    def compute(model, x, y, variance):
+        return F.gaussian_nll_loss(model(x), y[:, None], variance)
+
+    assert found_in(compute, X, Y, Y.exp()) == []
+
+
+def test_a_weight_for_each_sample_in_place_of_each_class_is_reported():
+    def compute(model, x, y, weight):
+        return F.multilabel_soft_margin_loss(model(x), y, weight)
+
+    (text,) = found_in(compute, X, Y[:, None], Y.exp())
+    assert "multilabel_soft_margin_loss gets tensors" in text
+
+
 def test_the_first_step_warns_once_with_the_line(capsys):
     model = nn.Linear(3, 1)
 

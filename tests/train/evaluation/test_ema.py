@@ -265,3 +265,8 @@ def test_applied_without_with_is_reported(capsys):
     with average.applied():
         pass
     assert capsys.readouterr().err == ""
+
+
+def test_the_average_of_something_else_than_a_model_is_an_error():
+    with pytest.raises(TrainError, match=r"the model is a list, not an nn\.Module"):
+        AveragedWeights([], decay=0.9)

@@ -22,7 +22,7 @@ from flodl.core import CheckpointError, DamagedError, WriteError
 from flodl.core.files import expand_user, sync_path
 from flodl.core.formats import a_type
 from flodl.core.integers import as_integer, is_integer
-from flodl.core.output_files import check_path, explain_write, shown
+from flodl.core.output_files import check_path, check_path_type, explain_write, shown
 from flodl.core.paths import suggestion
 
 from ..codec import Json, decode, encode
@@ -226,6 +226,7 @@ def write_bundle(
 
 def folder_to_write(root: str | os.PathLike[str]) -> Path:
     """Return the folder for bundles with `~` expanded; raise if the path is empty."""
+    check_path_type(root, what="folder", example="bundles", error=CheckpointError)
     if not os.fspath(root):
         raise CheckpointError(
             f"the folder for the bundles is {root!r}. Pass a path; '.' is the working directory."
@@ -235,12 +236,18 @@ def folder_to_write(root: str | os.PathLike[str]) -> Path:
     return expand_user(root)
 
 
+def folder_to_read(root: str | os.PathLike[str]) -> Path:
+    """Return a folder with `~` expanded; raise if it is not a path."""
+    check_path_type(root, what="folder", example="bundles", error=CheckpointError)
+    return expand_user(root)
+
+
 def clean_bundles(root: str | os.PathLike[str]) -> list[str]:
     """Delete what interrupted saves and deletions left behind, and return the names.
 
     Does nothing while another save is in progress in the same folder.
     """
-    folder = expand_user(root)
+    folder = folder_to_read(root)
     leftovers = [name for name in os.listdir(folder) if is_hidden_sibling(name)] if folder.is_dir() else []
     if not leftovers:
         return []

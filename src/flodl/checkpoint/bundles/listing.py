@@ -9,12 +9,11 @@ from pathlib import Path
 
 from flodl.core import CheckpointError, DamagedError, WriteError, log
 from flodl.core.best_values import best_position, improves
-from flodl.core.files import expand_user
 from flodl.core.metric_modes import Mode, mode_of_metric
 from flodl.core.paths import suggestion
 
 from ..durable_files import delete_folder, shared_lock
-from .bundle import read_bundle, verify_bundle
+from .bundle import folder_to_read, read_bundle, verify_bundle
 from .manifest import Bundle, Latest, is_bundle, newest_folder, read_manifest, step_and_revision
 from .measured import measured_alike, without_other_values
 from .retention import Policy, apply_policy, best, keep
@@ -26,12 +25,12 @@ def list_bundles(root: str | os.PathLike[str]) -> list[Bundle]:
     A folder that does not exist raises, and so does one that is a bundle itself or a run with a folder of
     bundles.
     """
-    return _readable(expand_user(root))[0]
+    return _readable(folder_to_read(root))[0]
 
 
 def damaged_bundles(root: str | os.PathLike[str]) -> list[str]:
     """Return why bundles in a folder cannot be listed; file contents are not read."""
-    return _readable(expand_user(root))[1]
+    return _readable(folder_to_read(root))[1]
 
 
 def _readable(root: Path) -> tuple[list[Bundle], list[str]]:
@@ -54,9 +53,9 @@ def latest_bundle(root: str | os.PathLike[str], *, verify: bool = True, missing_
     A folder that does not exist raises, unless `missing_ok`, for the first start of a run.
     """
     skipped: list[str] = []
-    if missing_ok and not expand_user(root).exists():
+    if missing_ok and not folder_to_read(root).exists():
         return Latest(None, skipped)
-    for folder in _newest_first(expand_user(root)):
+    for folder in _newest_first(folder_to_read(root)):
         try:
             bundle = read_manifest(folder)
             if verify:
@@ -82,7 +81,7 @@ def choose_best(
     root: str | os.PathLike[str], metric: str, *, mode: Mode | None, reports_better: bool = True
 ) -> Bundle:
     """Return the best bundle; with `reports_better`, warn if a better epoch was not kept."""
-    folder = expand_user(root)
+    folder = folder_to_read(root)
     bundles, damaged = _readable(folder / "bundles" if (folder / "bundles").is_dir() else folder)
     if not bundles and damaged:
         raise CheckpointError(f"{str(root)!r} has no bundle that can be read: {'; '.join(damaged)}")
@@ -166,7 +165,7 @@ def prune_bundles(root: str | os.PathLike[str], policy: Policy, *, verify: bool 
     """
     if not isinstance(policy, Policy):
         raise CheckpointError(f"the policy is {policy!r}. Pass one such as last(3) | best('loss').")
-    folder = expand_user(root)
+    folder = folder_to_read(root)
     bundles = list_bundles(folder)
     while verify and bundles:
         try:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from flodl.core import CheckpointError
+from flodl.core.formats import a_type
 
 from .matching import check_loadable
 from .report import MigrateReport
@@ -23,6 +24,12 @@ def load_by_order(stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) ->
     >>> print(load_by_order(theirs, {"head.weight": torch.zeros(2), "head.bias": torch.ones(1)}))
     0 unchanged, 2 remapped (0.weight → head.weight, 0.bias → head.bias)
     """
+    for what, given in (("state dict", stored), ("model", wanted)):
+        if not isinstance(given, Mapping):
+            raise CheckpointError(
+                f"the tensors of the {what} are {a_type(given)}. Pass tensors by name, such as "
+                "model.state_dict()."
+            )
     pairs = [*zip(stored, wanted)]
     for number, (old, new) in enumerate(pairs, start=1):
         shapes = tuple(stored[old].shape), tuple(wanted[new].shape)

@@ -20,8 +20,9 @@ from flodl.core.files import expand_user
 
 from .click_adapter import TypedCommand, click_parameter
 from .dataclass_parser import parameters_of
-from .nested import construct, flattened, is_unused, words_of
+from .nested import construct, is_unused
 from .parameter import Parameter, format_value
+from .recorded import flattened, split_absent, words_of
 from .schema import to_json
 
 T = TypeVar("T")
@@ -117,7 +118,8 @@ class Args(Generic[T]):
     def from_dict(self, values: Mapping[str, Any]) -> T:
         """Build the dataclass from values by name, for example from the record of a run.
 
-        Nested values are maps. Missing values have their defaults; environment variables are not read.
+        Nested values are maps. Missing values have their defaults; environment variables are not read. None
+        is a value only of a field that is optional (`T | None`).
 
         >>> from dataclasses import dataclass
         >>> @dataclass
@@ -127,12 +129,12 @@ class Args(Generic[T]):
         >>> Args(Train).from_dict({"lr": 0.1})
         Train(lr=0.1, epochs=2)
         """
-        flat = flattened(values, self.parameters)
+        absent, flat = split_absent(flattened(values, self.type, self.parameters), self.parameters)
         try:
             with self.command.make_context(self.type.__name__, words_of(flat, self.parameters)) as ctx:
                 found = self._values(ctx, flat.keys())
                 found |= {name: None for name, value in flat.items() if value is None}
-                return self._construct(ctx, found, flat.keys())
+                return self._construct(ctx, found, flat.keys(), absent)
         except click.UsageError as error:
             raise ArgsError(error.format_message()) from None
 
@@ -159,9 +161,11 @@ class Args(Generic[T]):
             values[name] = _in_home(value)
         return values
 
-    def _construct(self, ctx: click.Context, values: Mapping[str, Any], given: Set[str]) -> T:
+    def _construct(
+        self, ctx: click.Context, values: Mapping[str, Any], given: Set[str], absent: Set[str] = frozenset()
+    ) -> T:
         try:
-            result = construct(self.type, values, given)
+            result = construct(self.type, values, given, absent)
         except ValueError as error:  # raised by `__post_init__`
             raise click.UsageError(str(error), ctx=ctx) from error
         assert isinstance(result, self.type)

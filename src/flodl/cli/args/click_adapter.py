@@ -18,7 +18,7 @@ from flodl.cli.options import HomePath
 from flodl.core.formats import counted
 from flodl.core.paths import did_you_mean
 
-from .parameter import Parameter, format_value, has_empty_item, split_list
+from .parameter import Parameter, find_choice, format_value, has_empty_item, split_list
 
 _UNSIGNED = r"(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
 NEGATIVE_NUMBER = re.compile(rf"-{_UNSIGNED}(,[-+]?{_UNSIGNED})*\Z")  # or several, in a list or tuple
@@ -48,6 +48,18 @@ class Float(click.types.FloatParamType):
 
 
 FLOAT = Float()
+
+
+class NumberChoice(click.Choice[Any]):
+    """click's choice, except that a number may be written in another way: 1 for 1.0."""
+
+    def __init__(self, choices: Sequence[Any], scalar: str) -> None:
+        super().__init__(choices)
+        self.scalar = scalar
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = find_choice(format_value(value), self.scalar, tuple(self.choices))
+        return super().convert(value if found is None else found, param, ctx)
 
 
 class CommaSeparated(click.ParamType[list[Any]]):
@@ -314,7 +326,7 @@ def _value_type(parameter: Parameter) -> click.ParamType[Any]:
 
 def _scalar_type(scalar: str, choices: Sequence[Any]) -> click.ParamType[Any]:
     if choices:
-        return click.Choice(choices)
+        return NumberChoice(choices, scalar) if scalar in ("int", "float") else click.Choice(choices)
     if scalar == "path":
         return HomePath()
     scalars: dict[str, click.ParamType[Any]] = {"int": click.INT, "float": FLOAT}

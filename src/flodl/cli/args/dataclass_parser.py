@@ -191,6 +191,7 @@ def _parameter(field: dataclasses.Field[Any], field_type: _FieldType, prefix: st
         required=missing and not field_type.optional,
         variadic=declared["kind"] == "argument" and is_list,
         as_tuple=field_type.as_tuple,
+        optional=field_type.optional,
         **declared,
     )
     check = _check_option if parameter.kind == "option" else _check_argument

@@ -5,13 +5,10 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from typing import Any, Union
 
-from flodl.core.errors import ArgsError
-from flodl.core.paths import suggestion
-
-from .parameter import Parameter, format_value
+from .parameter import Parameter
 
 
 def nested_class(annotation: Any) -> tuple[type | None, bool]:
@@ -25,10 +22,13 @@ def nested_class(annotation: Any) -> tuple[type | None, bool]:
     return None, False
 
 
-def construct(cls: type, values: Mapping[str, Any], given: Set[str], prefix: str = "") -> Any:
+def construct(
+    cls: type, values: Mapping[str, Any], given: Set[str], absent: Set[str] = frozenset(), prefix: str = ""
+) -> Any:
     """Build a dataclass and the ones inside it from values by dotted name.
 
-    An optional one whose default is None stays None unless one of its values is given.
+    An optional one whose default is None stays None unless one of its values is given; those in `absent` are
+    None.
     """
     hints = typing.get_type_hints(cls)
     found: dict[str, Any] = {}
@@ -39,16 +39,30 @@ def construct(cls: type, values: Mapping[str, Any], given: Set[str], prefix: str
             continue
         if inner is None:
             found[field.name] = values[name]
-        elif default_of(field) is None and not any(one.startswith(f"{name}.") for one in given):
+        elif name in absent or (
+            default_of(field) is None and not any(one.startswith(f"{name}.") for one in given)
+        ):
             found[field.name] = None
         else:
-            found[field.name] = construct(inner, values, given, f"{name}.")
+            found[field.name] = construct(inner, values, given, absent, f"{name}.")
     try:
         return cls(**found)
     except ValueError as error:  # raised by `__post_init__`
         if not prefix:
             raise
         raise ValueError(f"{prefix.removesuffix('.')}: {error}") from error
+
+
+def groups_of(cls: type, prefix: str = "") -> dict[str, bool]:
+    """Return the dotted names of the dataclasses inside a dataclass, and whether each may be None."""
+    found: dict[str, bool] = {}
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        inner, is_optional = nested_class(hints[field.name])
+        if field.init and inner is not None:
+            name = prefix + field.name
+            found |= {name: is_optional, **groups_of(inner, f"{name}.")}
+    return found
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
@@ -61,44 +75,3 @@ def default_of(field: dataclasses.Field[Any]) -> Any:
 def is_unused(parameter: Parameter, given: Set[str]) -> bool:
     """Return whether a parameter belongs to an optional dataclass that stays None."""
     return bool(parameter.group) and not any(name.startswith(f"{parameter.group}.") for name in given)
-
-
-def flattened(values: Mapping[str, Any], parameters: Sequence[Parameter]) -> dict[str, Any]:
-    """Return nested values by dotted name. Raise for a name that no parameter has."""
-    known = {parameter.name: parameter for parameter in parameters}
-    groups = {name[:at] for name in known for at in range(len(name)) if name[at] == "."}
-    found = {}
-    for name, value in _flat(values, known, ""):
-        if name in groups and value is None:
-            continue  # an optional dataclass
-        if name not in known:
-            raise ArgsError(f"there is no setting {name!r}. {suggestion(name, known, known_as='settings')}")
-        found[name] = value
-    return found
-
-
-def words_of(values: Mapping[str, Any], parameters: Sequence[Parameter]) -> list[str]:
-    """Return the command line that sets these values."""
-    options: list[str] = []
-    arguments: list[str] = []
-    for parameter in parameters:
-        value = values.get(parameter.name)
-        if value is None:
-            continue
-        if parameter.kind == "argument":
-            arguments += map(format_value, value if isinstance(value, list | tuple) else [value])
-        elif parameter.type == "bool":
-            options += [f"--{parameter.long}"] if value else []
-            options += [f"--no-{parameter.long}"] if not value and parameter.has_negation else []
-        else:
-            options.append(f"--{parameter.long}={format_value(value)}")
-    return [*options, "--", *arguments]
-
-
-def _flat(values: Mapping[str, Any], known: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        name = prefix + str(key).replace("-", "_")
-        if isinstance(value, Mapping) and name not in known:
-            yield from _flat(value, known, f"{name}.")
-        else:
-            yield name, value

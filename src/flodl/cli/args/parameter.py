@@ -42,6 +42,7 @@ class Parameter:
     variadic: bool = False
     bare: Any = field(default=None)
     as_tuple: bool = False
+    optional: bool = False  # whether a field may be None
     group: str = ""  # the optional dataclass that it belongs to, if that is None by default
 
     @property
@@ -129,6 +130,23 @@ def format_value(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(_quote_item(format_value(item)) for item in value)
     return str(value)
+
+
+def find_choice(text: str, scalar: str, choices: tuple[Any, ...]) -> Any:
+    """Return the choice that text means, or None: of numbers, one with the same value.
+
+    >>> find_choice("1", "float", (1.0, 2.5)), find_choice("2.50", "float", ("1.0", "2.5"))
+    (1.0, '2.5')
+    >>> find_choice("1", "string", ("1.0",))
+    """
+    convert = {"int": int, "float": float}.get(scalar, str)
+    for choice in choices:
+        if format_value(choice) == text:
+            return choice
+    try:
+        return next((one for one in choices if convert(format_value(one)) == convert(text)), None)
+    except ValueError:
+        return None
 
 
 def _quote_item(text: str) -> str:

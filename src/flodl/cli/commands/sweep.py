@@ -71,7 +71,9 @@ DEFAULT = "run"
     metavar="NAME",
     help="The option of the program that takes the folder of a run.",
 )
-@click.option("--retry", is_flag=True, help="Run those that have failed again.")
+@click.option(
+    "--retry", is_flag=True, help="Run those again that have failed, or have finished without a metric."
+)
 @click.option(
     "--dry-run", is_flag=True, help="Show the runs and where every value comes from, without running them."
 )
@@ -96,13 +98,15 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> in
     """
     manifest = project_of(ctx).require()
     definition, entry = _definition(ctx, manifest, words, options)
+    folder = options["out"] or entry.folder / "runs" / "-".join(["sweep", *definition.command])
+    folder = folder.absolute()
+    commands = RunCommands(manifest, definition, folder, options["folder_option"].removeprefix("--"))
+    definition = replace(definition, space=commands.typed_space())
+    commands = replace(commands, definition=definition)
     search = make_search(
         definition["search"], definition.space, num_runs=definition["runs"], seed=definition["seed"],
         runs_origin=definition.settings["runs"].origin,
     )  # fmt: skip
-    folder = options["out"] or entry.folder / "runs" / "-".join(["sweep", *definition.command])
-    folder = folder.absolute()
-    commands = RunCommands(manifest, definition, folder, options["folder_option"].removeprefix("--"))
     try:
         _check_values(commands, search)
     except click.NoSuchOption as error:
@@ -260,10 +264,11 @@ def _run(run: SweepRun, again: str, *, json_output: bool) -> int:
     if json_output:
         from flodl.monitor.journal import dumps
 
-        click.echo(dumps(as_json(run.folder, outcomes, metric, mode)))
+        assumed = {"mode_is_assumed": True} if run.mode_is_assumed else {}
+        click.echo(dumps(as_json(run.folder, outcomes, metric, mode) | assumed))
     else:
         click.echo(table_text(outcomes, metric, mode))
-    if metric and not json_output:
+    if metric and not json_output and any(outcome.result(metric) is not None for outcome in outcomes):
         _say(_judgement(run, metric, mode, reason))
     elif any(outcome.trial.state == "finished" for outcome in outcomes) and not metric:
         _say(
@@ -282,6 +287,12 @@ def _run(run: SweepRun, again: str, *, json_output: bool) -> int:
 def _judgement(run: SweepRun, metric: str, mode: Mode, reason: str) -> str:
     """Return the sentence that says how the runs were judged, and who chose that."""
     better = f"{'lower' if mode == 'min' else 'higher'} is better"
+    if run.mode_is_assumed:
+        chosen = "as asked" if reason == "--metric" else reason
+        return (
+            f"judged by {metric}, {chosen}. Its name does not say which values are better, so {better} was "
+            "assumed: pass --mode min or --mode max."
+        )
     asked = run.commands.definition.settings
     if asked["mode"].value is None or asked["metric"].value is not None:
         return f"judged by {metric} ({better}), {'as asked' if reason == '--metric' else reason}."

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from flodl.cli.args.parameter import Parameter, format_value, has_empty_item, split_list
+from flodl.cli.args.parameter import Parameter, find_choice, format_value, has_empty_item, split_list
 from flodl.cli.args.schema import Schema
 from flodl.cli.numbers import NumberRangeError, parse_float
 from flodl.core import environment
@@ -54,6 +54,8 @@ def _setting_problem(option: Parameter, setting: Setting) -> str:
     value = setting.value_for(option)
     if setting.path == "ddp.speed_hint":  # it has its own text format
         return ""
+    if value is None:
+        return ""
     if isinstance(value, dict):
         return _dict_problem(option, value)
     if option.is_tuple and not isinstance(value, bool):
@@ -95,11 +97,15 @@ def _empty_item_problem(option: Parameter, text: str) -> str:
 
 def _item_problem(option: Parameter, item: Any) -> str:
     if item is None:
-        return ""
+        return "an item is null. Remove it."
     text = format_value(item)
     if option.choices:
         allowed = ", ".join(map(str, option.choices))
-        return "" if text in option.choices else f"{text!r} is not allowed. Choose one of {allowed}."
+        return (
+            ""
+            if find_choice(text, option.scalar, option.choices) is not None
+            else f"{text!r} is not allowed. Choose one of {allowed}."
+        )
     if option.type == "bool":
         return "" if isinstance(item, bool) else f"{text!r} is not a valid bool. Use true or false."
     if option.scalar not in ("int", "float"):

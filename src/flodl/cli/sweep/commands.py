@@ -24,8 +24,8 @@ from flodl.core.paths import suggestion
 
 from .definition import Definition
 from .run_record import RunRecord, program_files
-from .space import PRESET
-from .space_checks import value_problems
+from .space import PRESET, Dimension
+from .space_checks import typed_space, value_problems
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,13 @@ class RunCommands:
             if name != PRESET and name in plan.table
         }
         return replace(plan, table={**plan.table, **swept})
+
+    def typed_space(self) -> tuple[Dimension, ...]:
+        """Return the space with the types of the program's options."""
+        space = self.definition.space
+        target = self._target({one.name: one.points()[0] for one in space if one.name == PRESET})
+        schema = None if target.kind is Kind.RUN else load_schema(target.manifest)
+        return typed_space(space, schema) if schema else space
 
     def check_space(self) -> None:
         """Raise for swept options and values that the program does not have, naming where they are written.

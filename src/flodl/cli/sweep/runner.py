@@ -18,7 +18,7 @@ from flodl.cli.execution.exit_codes import ending_signal
 from flodl.cli.execution.runner import start_plan
 from flodl.core import lock
 from flodl.core.errors import SetupError
-from flodl.core.metric_modes import Mode, mode_of_metric
+from flodl.core.metric_modes import Mode, known_mode, mode_of_metric
 
 from .commands import RunCommands
 from .search import ENGINE_SEARCHES, Search
@@ -76,6 +76,15 @@ class SweepRun:
         found = [outcome.metrics[name]["mode"] for outcome in self.outcomes() if name in outcome.metrics]
         return name, definition["mode"] or (found[0] if found else mode_of_metric(name)), reason
 
+    @property
+    def mode_is_assumed(self) -> bool:
+        """Whether neither the sweep nor the name of the metric says which values are better."""
+        name, _ = self._judged()
+        if not name or self.commands.definition["mode"]:
+            return False
+        found = [outcome.metrics[name] for outcome in self.outcomes() if name in outcome.metrics]
+        return bool(found[0].get("mode_is_assumed")) if found else known_mode(name) is None
+
     def outcomes(self) -> list[Outcome]:
         """Return all runs so far, with their results."""
         return self._outcomes(self._judged()[0])
@@ -99,12 +108,20 @@ class SweepRun:
         return known
 
     def _settle_earlier(self) -> None:
-        """Find out what became of runs that a killed sweep left behind."""
+        """Find out what became of runs that a killed sweep left behind, and choose those to run again."""
+        without_metrics = self._without_metrics() if self.retry else ()
         for number, trial in self.trials.items():
             if trial.state == "running" and not trial.is_alive():
                 self._set(number, self._state_from_journal(trial))
-            elif trial.state == "failed" and self.retry:
+            elif self.retry and (trial.state == "failed" or number in without_metrics):
                 self._set(number, replace(trial, state="interrupted"))
+
+    def _without_metrics(self) -> list[int]:
+        """Return the runs that have finished without any metric, if one was asked for or others have one."""
+        outcomes = self._outcomes("")
+        if self.commands.definition["metric"] is None and not any(one.metrics for one in outcomes):
+            return []
+        return [one.trial.number for one in outcomes if one.trial.state == "finished" and not one.metrics]
 
     def _state_from_journal(self, trial: Trial) -> Trial:
         is_done = outcome_of(self.folder, trial, {}).state == "finished"

@@ -136,6 +136,8 @@ def parse_dimension(text: str) -> Dimension:
     (0.0001, 0.001, 0.01, 0.1)
     """
     name, equals, values = text.partition("=")
+    if not equals and _is_range(text):
+        raise SetupError(f"--over {text!r} is a range without an option. Write --over NAME={text}.")
     if not equals or not name.strip() or not values.strip():
         raise SetupError(
             f"--over {text!r} has no values. Write --over lr=1e-4..1e-1:log or --over hidden=16,64."
@@ -176,8 +178,13 @@ def _parse_range(name: str, text: str, origin: str) -> Range:
         raise SetupError(
             f"{origin}: {name}: {text!r} is not a range. Write FROM..TO, FROM..TO:log or FROM..TO:log:STEPS."
         )
+    if scales and scales[0].strip() not in ("linear", "log"):
+        raise SetupError(
+            f"{origin}: {name}: {scales[0]!r} after the range {span} is neither a scale (linear or log) nor "
+            f"a number of values. Write {span}:log, or {span}:4 for four values."
+        )
     return _checked_range(
-        name, parse_value(low), parse_value(high), scales[0] if scales else "linear",
+        name, parse_value(low), parse_value(high), scales[0].strip() if scales else "linear",
         steps[0] if steps else None, origin,
     )  # fmt: skip
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from flodl.cli.args.parameter import find_choice
 from flodl.cli.args.schema import Schema
 from flodl.cli.execution.settings import Setting
 from flodl.cli.execution.value_checks import setting_problems
@@ -13,7 +15,39 @@ from flodl.core.errors import SetupError
 
 from .definition import define, written_dimensions
 from .search import make_search
-from .space import PRESET, Choices, Dimension, dimension_of
+from .space import PRESET, Choices, Dimension, Range, dimension_of
+
+_MANY = 1000
+
+
+def typed_space(space: Sequence[Dimension], schema: Schema) -> tuple[Dimension, ...]:
+    """Return a space whose ranges of float options are ranges of floats, also if both ends are integers."""
+    return tuple(
+        replace(one, low=float(one.low), high=float(one.high))
+        if isinstance(one, Range)
+        and (option := schema.options.get(one.name))
+        and option.type in ("float", "list[float]")
+        else one
+        for one in space
+    )
+
+
+def _range_problem(dimension: Range, path: str, schema: Schema) -> str:
+    """Return why an option cannot have a range of numbers, or ""."""
+    option = schema.options.get(dimension.name)
+    if option is None or (not option.choices and option.scalar in ("int", "float", "string")):
+        return ""
+    if option.choices and dimension.is_integer and dimension.high - dimension.low < _MANY:
+        numbers = range(int(dimension.low), int(dimension.high) + 1)
+        if all(find_choice(str(one), option.scalar, option.choices) is not None for one in numbers):
+            return ""
+    what = (
+        f"has the choices {', '.join(map(str, option.choices))}" if option.choices else f"is a {option.type}"
+    )
+    return (
+        f"{dimension.origin}: {path}: {dimension} is a range of numbers, but --{dimension.name} {what}. List "
+        f"the values: {dimension.name}=A,B."
+    )
 
 
 def value_problems(space: Sequence[Dimension], schema: Schema) -> Iterator[str]:
@@ -23,6 +57,9 @@ def value_problems(space: Sequence[Dimension], schema: Schema) -> Iterator[str]:
             continue
         is_given = dimension.origin.startswith("--")
         path = dimension.name if is_given else f"sweep.over.{dimension.name}"
+        if isinstance(dimension, Range) and (problem := _range_problem(dimension, path, schema)):
+            yield problem
+            continue
         values = dimension.values if isinstance(dimension, Choices) else (dimension.low, dimension.high)
         settings = [Setting(dimension.name, value, dimension.origin, path) for value in values]
         yield from dict.fromkeys(setting_problems(schema, settings))

@@ -139,7 +139,8 @@ def check_recorded(outcomes: list[Outcome], metric: str, origin: str) -> None:
     )
     raise SetupError(
         f"{origin}: run {finished[0].trial.folder_name} has finished without the metric {metric!r}. {hint} "
-        "Finished runs are kept: the same command with another --metric continues the sweep."
+        "Finished runs are kept: the same command with another --metric continues the sweep"
+        f"{'.' if known else '; --retry runs those without metrics again.'}"
     )
 
 

@@ -15,6 +15,7 @@ from ..errors import (
     LoopError,
     MetricError,
     MonitorError,
+    PathError,
     ScheduleError,
 )
 from ..paths import suggestion
@@ -47,6 +48,10 @@ class MetricCallError(MetricError, TypeError):
 
 class LoopCallError(LoopError, TypeError):
     """The end of a loop was called with the wrong arguments."""
+
+
+class PathCallError(PathError, TypeError):
+    """A method that takes a path was called with the wrong arguments."""
 
 
 class CheckpointCallError(CheckpointError, TypeError):
@@ -123,10 +128,11 @@ def wrong_call(
 ) -> str | None:
     """Return what is wrong with the arguments of a call; None if they fit."""
     parameters = [*signature(function).parameters.values()]
-    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     known = [p.name for p in parameters if p.name not in _BOUND]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
     for keyword in kwargs:
-        if keyword not in known:
+        if keyword not in known and not takes_any:
             return f"{name} has no argument {keyword!r}. {hint_at_argument(keyword, known, elsewhere)}"
     if len(args) > len(positional):
         shown = [one for one in positional if one not in _BOUND]
@@ -136,12 +142,15 @@ def wrong_call(
             rest = f"Its arguments have names: {named}." if named else "It has no arguments."
             return f"{name} got {kinds}, and takes nothing by position. {example or rest}"
         text = f"{name} got {kinds} by position, and takes only {', '.join(shown)} that way."
-        return f"{text} Pass the other arguments by name. {example}".rstrip()
+        others = "Pass the other arguments by name. " if len(known) > len(shown) else ""
+        return f"{text} {others}{example}".rstrip()
     twice = [one for one in positional[: len(args)] if one in kwargs]
     if twice:
         return f"{name} got {twice[0]!r} twice, by position and by name. Pass it once. {example}".rstrip()
     given = {*positional[: len(args)], *kwargs}
-    missing = [p.name for p in parameters if p.default is Parameter.empty and p.name not in given]
+    variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    needed = [p.name for p in parameters if p.default is Parameter.empty and p.kind not in variadic]
+    missing = [one for one in needed if one not in given]
     return f"{name} needs {missing[0]!r}. {example}".rstrip() if missing else None
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flodl.core.errors import DataFileError
+from flodl.core.errors import DataError, DataFileError
 from flodl.core.files import expand_user
+from flodl.core.output_files import check_path
 
 from .published_files import read_decompressed
 
@@ -21,6 +22,7 @@ _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E:
 
 def read_idx(path: str | os.PathLike[str]) -> Tensor:
     """Read an IDX file of any type and shape, compressed with gzip or not."""
+    check_path(path, example="train-images-idx3-ubyte.gz", error=DataError)
     file = expand_user(path)
     return parse_idx(read_decompressed(file), file)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from flodl.core import environment
 from flodl.core.errors import DataError, DataFileError
 from flodl.core.files import expand_user
+from flodl.core.output_files import check_path_type
 
 from .download import download
 
@@ -80,6 +81,8 @@ def find_folders(root: str | os.PathLike[str] | None, *folders: str) -> DatasetF
     >>> [str(folder) for folder in find_folders("data", "mnist", "MNIST/raw").folders]
     ['data/mnist', 'data/MNIST/raw', 'data']
     """
+    if root is not None:
+        check_path_type(root, what="folder", example="data", error=DataError)
     if root is not None and not os.fspath(root):
         raise DataError("root='' is empty. Pass a folder, or omit root; '.' is the working directory.")
     root = root if root is not None else environment.data_root_text()

@@ -31,7 +31,13 @@ class LengthGroupedSampler:
     """
 
     def __init__(self, lengths: Sequence[int] | np.ndarray[Any, Any] | Tensor, batch_size: int) -> None:
-        self.lengths = torch.as_tensor(lengths, device="cpu").flatten().to(torch.int64)
+        try:
+            self.lengths = torch.as_tensor(lengths, device="cpu").flatten().to(torch.int64)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise DataError(
+                f"lengths={lengths!r:.100} are not numbers ({error}). Pass the length of each sample, "
+                "such as [5, 1, 9]."
+            ) from None
         batch_size = as_integer(batch_size)
         if not is_integer(batch_size, at_least=1):
             raise DataError(f"batch_size={batch_size!r}. Pass an integer >= 1.")

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from flodl.core import log
 from flodl.core.errors import DataError, DataFileError
 from flodl.core.files import expand_user
+from flodl.core.formats import a_type
 from flodl.core.integers import as_integer, is_integer
 
 # How many tokens of a file are looked at, at least and at most, and an id above those of a vocabulary.
@@ -191,6 +192,10 @@ def _open_shard(shard: Shard, dtype: np.dtype[Any], header_bytes: int) -> np.nda
         array = _map_file(expand_user(shard), dtype, header_bytes)
     else:
         array = shard.cpu().numpy() if isinstance(shard, Tensor) else shard
+    if not isinstance(array, np.ndarray):
+        raise DataError(
+            f"a shard is {a_type(shard)}. Pass the path of a file with tokens, or a 1-d array of integers."
+        )
     if array.ndim != 1 or array.dtype.kind not in "iu":
         name = shard if isinstance(shard, (str, os.PathLike)) else "a shard"
         raise DataError(

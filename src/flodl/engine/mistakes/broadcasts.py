@@ -27,6 +27,19 @@ from .torch_warnings import Warned, warnings_at_caller
 
 # Sums over features that keep the dimension, as the squared norms of all pairs of distances do.
 _KEPT_ON_PURPOSE = ("sum", "mean", "norm", "vector_norm", "logsumexp")
+# Losses and distances that broadcast without a warning of torch, by the number of tensors that are combined.
+# A mode sees each as one call. The variance of gaussian_nll_loss may be [n].
+_NUM_COMBINED = {
+    "cosine_similarity": 2,
+    "dist": 2,
+    "gaussian_nll_loss": 2,
+    "hinge_embedding_loss": 2,
+    "kl_div": 2,
+    "linalg_vecdot": 2,
+    "multilabel_soft_margin_loss": 3,
+    "pairwise_distance": 2,
+    "poisson_nll_loss": 2,
+}
 _EACH = (
     "each sample is combined with every other one. Remove the extra dimension, for example with squeeze(1)"
 )
@@ -132,23 +145,26 @@ class _Watch(TorchFunctionMode):
         return result
 
     def _look(self, func: Any, given: list[Tensor], result: Any) -> None:
+        name = getattr(func, "__name__", "")
+        if self._is_mistake(given[: _NUM_COMBINED.get(name, 0)]):
+            self._report(name)
         results = [*_tensors([result])]
         if not results or not any(one in self._samples for one in given):
             return
         for one in results:
-            if one.shape == (self.rows, self.rows) and self._is_mistake(func, given):
+            # The losses of torch warn themselves, or are among those above.
+            is_loss = name in _NUM_COMBINED or getattr(func, "__module__", "") == "torch.nn.functional"
+            if one.shape == (self.rows, self.rows) and not is_loss and self._is_mistake(given):
                 self._report()
             elif one.ndim and one.shape[0] == self.rows:
                 self._samples[one] = self._is_column_on_purpose(func, given, one)
 
-    def _is_mistake(self, func: Any, given: list[Tensor]) -> bool:
-        """Return whether an elementwise function got a column and a row, both of samples, by mistake."""
+    def _is_mistake(self, given: list[Tensor]) -> bool:
+        """Return whether tensors that are combined elementwise are a column and a row by mistake."""
         columns = [one for one in given if one.shape == (self.rows, 1)]
         flat = [one for one in given if one.shape == (self.rows,)]
         is_elementwise = len(columns) + len(flat) == sum(one.numel() > 1 for one in given)
-        # The losses of torch warn themselves.
-        warns_itself = getattr(func, "__module__", "") == "torch.nn.functional"
-        if warns_itself or not (columns and flat and is_elementwise):
+        if not (columns and flat and is_elementwise):
             return False
         memory = {one.untyped_storage().data_ptr() for one in flat}
         return all(one in self._samples for one in flat) and not any(
@@ -166,9 +182,10 @@ class _Watch(TorchFunctionMode):
         larger = [one for one in given if one.numel() > 1]
         return all(one.shape == result.shape and self._samples.get(one, False) for one in larger)
 
-    def _report(self) -> None:
+    def _report(self, name: str = "") -> None:
         n = self.rows
-        text = f"tensors of shape [{n}, 1] and [{n}] broadcast to [{n}, {n}], so {_EACH}"
+        shapes, wide = f"tensors of shape [{n}, 1] and [{n}]", f"broadcast to [{n}, {n}], so {_EACH}"
+        text = f"{name} gets {shapes}, which {wide}" if name else f"{shapes} {wide}"
         self._add(sys._getframe(1), f"{text}. If all pairs are meant, write a[:, None] and b[None, :]")
 
     def _report_loss(self, func: Any, given: list[Tensor], warned: Warned, caller: FrameType) -> bool:

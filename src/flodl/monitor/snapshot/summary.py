@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from flodl.core.best_values import best_position
-from flodl.core.metric_modes import Mode, mode_of_metric
+from flodl.core.metric_modes import Mode, known_mode
 
 from ..journal import Entry, Reader
 from . import non_finite
@@ -30,8 +30,8 @@ def summary(
     """Return the state, the elapsed time, the settings and the metrics of a run.
 
     Of each metric: the last value, the best one with its epoch, and whether "min" or "max" is better, which
-    `modes` sets, else the table of its classes, else its name. Of the numbers of single classes, only those
-    in `modes` are included.
+    `modes` sets, else the table of its classes, else its name; if none does, "min" is assumed
+    (`mode_is_assumed`). Of the numbers of single classes, only those in `modes` are included.
     A run without epochs is summarized by its steps.
     `changed` are the settings that a later start changed, by path, `ignored` those that one set without
     effect, `facts` what else may differ.
@@ -100,7 +100,7 @@ def _of_epochs(
     return {name: found for name, found in of_classes.items() if found} | {
         name: _best_and_last(
             [(record["epoch"], record["metrics"][name]) for record in history if name in record["metrics"]],
-            modes.get(name) or _mode_of_table(history, name) or mode_of_metric(name),
+            modes.get(name) or _mode_of_table(history, name) or known_mode(name),
         )
         for name in names
     }
@@ -120,7 +120,7 @@ def _of_class(history: Sequence[dict[str, Any]], name: str, mode: Mode | None) -
                 if f"{table_name}_{label}" == name and not isinstance(value, list):
                     metric = table_name
                     values.append((record["epoch"], value))
-    mode = mode or _mode_of_table(history, metric) or mode_of_metric(metric)
+    mode = mode or _mode_of_table(history, metric) or known_mode(metric)
     return _best_and_last(values, mode) if values else None
 
 
@@ -136,9 +136,9 @@ def _of_steps(reader: Reader, rank: int, modes: Mapping[str, Mode | None]) -> di
 
     found = {}
     for name, (steps, values) in step_arrays(reader, rank=rank).items():
-        mode = modes.get(name) or mode_of_metric(name)
+        mode = modes.get(name) or known_mode(name)
         finite = np.flatnonzero(np.isfinite(values))
-        choose = np.argmin if mode == "min" else np.argmax
+        choose = np.argmax if mode == "max" else np.argmin
         # Of many points, only the best one and the last one matter.
         best = [int(finite[choose(values[finite])])] if len(finite) else []
         points = [(steps[at].item(), values[at].item()) for at in (*best, -1)]
@@ -149,16 +149,18 @@ def _of_steps(reader: Reader, rank: int, modes: Mapping[str, Mode | None]) -> di
     return found
 
 
-def _best_and_last(values: Iterable[tuple[Any, Any]], mode: Mode) -> dict[str, Any]:
-    """Return the last value, and the best finite one with its position.
+def _best_and_last(values: Iterable[tuple[Any, Any]], mode: Mode | None) -> dict[str, Any]:
+    """Return the last value, and the best finite one with its position; without a mode, "min" is assumed.
 
     >>> _best_and_last([(1, 0.5), (2, 0.25), (3, math.nan)], "min")
     {'mode': 'min', 'best': 0.25, 'epoch': 2, 'last': nan, 'not_finite': {'last': 'nan'}}
     """
     listed = list(values)
     finite = [(value, at) for at, value in listed if isinstance(value, (int, float)) and math.isfinite(value)]
-    first = best_position((value for value, _ in finite), mode)
+    first = best_position((value for value, _ in finite), mode or "min")
     best, position = (None, None) if first is None else finite[first]
     last = listed[-1][1] if listed else None
-    found = {"mode": mode, "best": best, "epoch": position, "last": last}
+    found: dict[str, Any] = {"mode": mode or "min", "best": best, "epoch": position, "last": last}
+    if mode is None:
+        found["mode_is_assumed"] = True
     return {**found, **non_finite.by_name({"last": last})}

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from flodl.core import TrainError, log
+from flodl.core.formats import a_type
 from flodl.core.integers import is_number
 
 
@@ -31,6 +32,8 @@ class AveragedWeights:
     def __init__(self, model: nn.Module, *, decay: float) -> None:
         if not is_number(decay) or not 0.0 < decay < 1.0:
             raise TrainError(f"ema={decay!r}. Use a decay between 0 and 1, such as 0.999.")
+        if not isinstance(model, nn.Module):
+            raise TrainError(f"ema: the model is {a_type(model)}, not an nn.Module. Pass the model itself.")
         self.decay = decay
         # Whether the model has the averaged weights, inside `applied`.
         self.is_applied = False
