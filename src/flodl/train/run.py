@@ -74,6 +74,7 @@ class Run:
         settings = session.settings
         self.session, self.evaluator, self.hooks = session, evaluator, hooks
         self.reports = Reports(monitor, settings.log_every)
+        hooks.stop_requests.report = self.reports.note
         self.stop_request = StopRequest()
         self.cursor = BatchCursor(session)
         self.loaders = Loaders(session, self.cursor)

@@ -131,6 +131,36 @@ def test_hooks_may_train_on_a_batch_evaluate_and_save_where_they_are_not_called_
     assert trainer.fit(data, epochs=2, batch_size=10).steps == 6
 
 
+@pytest.mark.parametrize("asks", [True, "stop"])
+def test_a_hook_that_returns_a_request_to_stop_is_told_once_how_to_stop(make, data, capsys, asks):
+    class Mine:
+        def on_epoch_end(self, epoch):
+            return asks if epoch else None
+
+    assert len(make(hooks=[Mine()]).fit(data, epochs=4, batch_size=8).history) == 4
+    told = (
+        f"on_epoch_end of Mine returned {asks!r}, which has no effect. To stop the run, a hook calls trainer"
+    )
+    assert capsys.readouterr().out.count(told) == 1
+
+
+def test_results_that_are_not_a_request_to_stop_are_not_reported(make, data, capsys):
+    class Mine:
+        def on_epoch_start(self):
+            return True
+
+        def on_step_end(self, step):
+            return step
+
+        def on_epoch_end(self, trainer, epoch):
+            if epoch == 1:
+                trainer.stop()
+            return epoch == 1
+
+    make(hooks=[Mine()]).fit(data, epochs=3, batch_size=8)
+    assert "has no effect" not in capsys.readouterr().out
+
+
 class TestStates:
     def plateaus(self):
         one = ReduceOnPlateau("loss", patience=2)

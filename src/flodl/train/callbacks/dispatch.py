@@ -16,7 +16,7 @@ from flodl.core.contents import Contents
 from flodl.core.paths import suggestion
 from flodl.core.plain import describe
 
-from .hook_functions import check_function, check_result
+from .hook_functions import StopRequests, check_function, check_result
 from .hooks import HOOKS, TrainerControls
 from .standard import MetricWatcher
 from .states import Identity, assign, settings_hash
@@ -44,6 +44,7 @@ class Hooks:
         self._calls: dict[str, list[tuple[Any, Call]]] = {name: [] for name in HOOKS}
         # The hooks that are being called; several if a hook calls a method that calls hooks.
         self._running: list[str] = []
+        self.stop_requests = StopRequests()
         for callback in self.all:
             _check_callback(callback)
             found = [name for name in HOOKS if callable(getattr(callback, name, None))]
@@ -77,7 +78,7 @@ class Hooks:
                 if hook == "on_epoch_end" and _awaits_metric(callback, arguments["metrics"]):
                     postponed.append(call)
                 else:
-                    call(arguments)
+                    self._check_stop(callback, hook, call(arguments))
             for call in postponed:
                 call(arguments)
 
@@ -85,6 +86,10 @@ class Hooks:
         """Raise if a method of the trainer is called by one of these hooks, which it would call again."""
         if found := next((hook for hook in hooks if hook in self._running), ""):
             raise TrainError(f"trainer.{method} was called in {found}. {advice}")
+
+    def _check_stop(self, callback: Any, hook: str, result: Any) -> None:
+        has_stopped = bool(getattr(self._trainer(), "stop_reason", ""))
+        self.stop_requests.check(callback, f"{hook} of {_name_of(callback)}", result, has_stopped=has_stopped)
 
     @contextmanager
     def _noted_as_running(self, hook: str) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Hooks whose body would never run: coroutines and generators."""
+"""Hooks whose body would never run, and hooks that seem to return a request to stop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
-from flodl.core import TrainError
+from flodl.core import TrainError, log
 
 
 def check_function(function: Callable[..., Any], hook: str) -> None:
@@ -42,3 +42,29 @@ def _never_runs(function: Callable[..., Any], hook: str, what: str) -> TrainErro
         f"{name} is {what}, so a call runs none of its code. A trainer calls a hook and does not wait "
         f"for it: write a plain function, def {hook}(…)."
     )
+
+
+class StopRequests:
+    """Report once that the result of a hook has no effect if it looks like a request to stop.
+
+    A hook that always returns True does not: it returned something else before.
+    """
+
+    def __init__(self) -> None:
+        self.report: Callable[[str], object] = log.msg
+        # Which hooks have returned something else, and which were reported.
+        self._others: set[str] = set()
+        self._reported: set[str] = set()
+
+    def check(self, callback: Any, name: str, result: Any, *, has_stopped: bool) -> None:
+        """Look at the result of a hook."""
+        is_text = isinstance(result, str) and result.lower() == "stop"
+        key = f"{name} {id(callback)}"
+        if not is_text and result is not True:
+            self._others.add(key)
+        elif not has_stopped and key not in self._reported and (is_text or key in self._others):
+            self._reported.add(key)
+            self.report(
+                f"{name} returned {result!r}, which has no effect. To stop the run, a hook calls "
+                "trainer.stop('the reason')."
+            )
