@@ -39,7 +39,7 @@ def test_a_range_includes_both_of_its_ends():
         ("lr=1..b", "'b' is not a number"),
         ("lr=1..2,3", "'1..2' is a range, which cannot be an item of a list"),
         ("lr=0..1:log", "a log scale starts above 0"),
-        ("lr=1..2:cubic", "the scale 'cubic' is unknown"),
+        ("lr=1..2:cubic", "'cubic' after the range 1..2 is neither a scale"),
         ("lr=1..2:log:linear", "'1..2:log:linear' is not a range. Write FROM..TO"),
         ("lr=1..2:0", "0 values are not possible"),
         ("lr=1,2,1", "a value is listed twice"),
