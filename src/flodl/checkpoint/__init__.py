@@ -13,9 +13,17 @@ from .files.keywords import suggest_keywords
 from .files.matching import check_loadable
 from .files.migrate import migrate_checkpoint
 from .files.report import LoadReport, MigrateReport
-from .files.save_load import Format, checkpoint_keys, load_checkpoint, read_checkpoint, save_checkpoint
+from .files.save_load import (
+    Format,
+    checkpoint_keys,
+    checkpoint_labels,
+    load_checkpoint,
+    read_checkpoint,
+    save_checkpoint,
+)
 from .formats.byte_reader import PathOrStream
 from .formats.rust_names import RustNode, RustSlot
+from .label_names import are_reordered, check_labels, labels_in, labels_metadata, name_labels
 
 __all__ = [
     "BackgroundWriter",
@@ -31,11 +39,14 @@ __all__ = [
     "RustSlot",
     "Saved",
     "Snapshot",
+    "are_reordered",
     "best",
     "best_bundle",
+    "check_labels",
     "check_loadable",
     "check_parts",
     "checkpoint_keys",
+    "checkpoint_labels",
     "clean_bundles",
     "damaged_bundles",
     "decode",
@@ -43,12 +54,15 @@ __all__ = [
     "every",
     "is_bundle",
     "keep",
+    "labels_in",
+    "labels_metadata",
     "last",
     "latest_bundle",
     "list_bundles",
     "load_by_order",
     "load_checkpoint",
     "migrate_checkpoint",
+    "name_labels",
     "newest_folder",
     "prune_bundles",
     "read_bundle",

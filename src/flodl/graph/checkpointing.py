@@ -13,6 +13,7 @@ from flodl.checkpoint import (
     MigrateReport,
     PathOrStream,
     Snapshot,
+    labels_metadata,
     load_by_order,
     load_checkpoint,
     save_checkpoint,
@@ -88,15 +89,20 @@ class GraphCheckpoints(GraphMetrics, GraphHashes):
 
     def snapshot_cpu(self) -> Snapshot:
         """Copy parameters, buffers and the latest metrics to the CPU, for another thread to save."""
+        tensors = self._named_tensors()
         return Snapshot(
-            snapshot_cpu(self._named_tensors()),
+            snapshot_cpu(dict(tensors)),
             metrics=self.latest_metrics(),
             epoch=self.epoch_count,
-            metadata=structure_of(self).as_metadata(),
+            metadata={**labels_metadata(tensors), **structure_of(self).as_metadata()},
         )
 
     def _named_tensors(self) -> dict[str, Tensor]:
-        return {name: value for name, value in self.state_dict().items() if isinstance(value, Tensor)}
+        # The state keeps its metadata, such as the names of labels.
+        state: dict[str, Tensor] = self.state_dict()
+        for name in [name for name, value in state.items() if not isinstance(value, Tensor)]:
+            del state[name]
+        return state
 
     def _rust_names(self) -> dict[str, str]:
         """Map each tensor's name to its name in the Rust floDl: the node, a slash, and the last segment.

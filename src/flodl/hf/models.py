@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from flodl.checkpoint import check_labels, labels_in, name_labels
 from flodl.core import HFError, log
 from flodl.core.formats import a_type
 from flodl.graph import Graph
@@ -82,6 +83,17 @@ class PretrainedModel(nn.Module):
         self._evaluated: tuple[Any, Any] | None = None
         # Parameters of a head that the checkpoint did not have, with their versions when they were created.
         self._new_head: list[tuple[Tensor, int]] = []
+
+    @property
+    def config(self) -> EncoderConfig:
+        """The options of the model; checkpoints of the model contain the names of its labels."""
+        return self._config
+
+    @config.setter
+    def config(self, config: EncoderConfig) -> None:
+        self._config = config
+        if self.head.has_labels:
+            name_labels(self.graph.get_submodule("classifier"), config.labels)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -239,7 +251,11 @@ class PretrainedModel(nn.Module):
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
         """Load a `state_dict` as torch does; raise if it is that of something else."""
-        check_state(state_dict, self.state_dict())
+        own = self.state_dict()
+        check_state(state_dict, own)
+        check_labels(
+            labels_in(own), labels_in(state_dict), {name: name for name in state_dict}, "the state_dict"
+        )
         return super().load_state_dict(state_dict, strict=strict, assign=assign)
 
     def watch_new_head(self, names: Iterable[str]) -> None:

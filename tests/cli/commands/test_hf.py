@@ -55,6 +55,40 @@ def test_trained_weights_are_exported(source, whole):
     assert load_file("out/model.safetensors")["classifier.bias"].tolist() == [0.25, 0.25]
 
 
+def save_trained(source, labels):
+    model = AutoModelForSequenceClassification.from_pretrained(source, labels=labels)
+    save_checkpoint("best.fdl", model.state_dict())
+
+
+@pytest.mark.parametrize("labels", ["good,bad", "no,yes"])
+def test_labels_that_the_weights_do_not_predict_are_not_exported(source, capsys, labels):
+    save_trained(source, ["bad", "good"])
+    words = ["hf", "export", "source", "--weights", "best.fdl", "--out", "out"]
+    assert main([*words, "--labels", labels]) == 1
+    expected = f"--labels is {labels}, but the head in best.fdl predicts bad,good, in this order."
+    assert expected in " ".join(capsys.readouterr().err.split())
+    assert not (source.parent / "out").exists()
+
+
+@pytest.mark.parametrize("options", [[], ["--labels", "bad, good"]])
+def test_the_names_of_labels_come_from_the_weights(source, capsys, options):
+    save_trained(source, ["bad", "good"])
+    words = ["hf", "export", "source", "--weights", "best.fdl", "--out", "out", *options]
+    assert main(words) == 0
+    assert "has no names of labels" not in capsys.readouterr().out
+    assert AutoModelForSequenceClassification.from_pretrained("out").config.labels == ("bad", "good")
+
+
+def test_an_export_without_names_of_labels_says_so(source, capsys):
+    save_trained(source, None)
+    words = ["hf", "export", "source", "--weights", "best.fdl", "--out"]
+    assert main([*words, "out"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "best.fdl has no names of labels, so they are LABEL_0, LABEL_1: pass --labels A,B,…" in shown
+    assert main([*words, "named", "--labels", "bad,good"]) == 0
+    assert "has no names of labels" not in capsys.readouterr().out
+
+
 def test_a_head_and_labels_can_be_chosen(source):
     words = ["hf", "export", "source", "--head", "tokcls", "--labels", "O,B,I", "--out", "out"]
     assert main([*words, "--new-head"]) == 0

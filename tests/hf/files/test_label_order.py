@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from flodl import Trainer
-from flodl.core import HFError, TrainError
+from flodl import Trainer, load_checkpoint, save_checkpoint
+from flodl.checkpoint import FileWriter, checkpoint_labels, save_bundle
+from flodl.core import CheckpointError, HFError, TrainError
 from flodl.hf import AutoModelForSequenceClassification, compute_loss, create_tiny, label_names, outputs
 from flodl.train import ClassAccuracy, ClassF1, ConfusionMatrix
 
@@ -90,3 +91,64 @@ def test_metrics_with_the_labels_of_the_model_in_another_order_raise(tmp_path):
             make(kind(["neg", "pos"]))
         for fitting in (model.config.labels, 2, ["good", "bad"]):
             make(kind(fitting))
+
+
+LOADS = {
+    "the function": lambda path, model: load_checkpoint(path, model.state_dict()),
+    "the function, for the graph": lambda path, model: load_checkpoint(
+        path, model.graph.state_dict(), prefix="graph"
+    ),
+    "the graph": lambda path, model: model.graph.load_checkpoint(path, prefix="graph"),
+    "load_state_dict": lambda path, model: model.load_state_dict(torch.load(path.with_suffix(".pt"))),
+}
+
+
+@pytest.mark.parametrize("load", LOADS.values(), ids=LOADS)
+def test_weights_of_labels_in_another_order_are_not_loaded(tmp_path, load):
+    create_tiny(tmp_path / "tiny", TEXTS)
+    create = AutoModelForSequenceClassification.from_pretrained
+    trained = create(tmp_path / "tiny", labels=["negative", "positive"])
+    save_checkpoint(tmp_path / "model.fdl", trained.state_dict())
+    torch.save(trained.state_dict(), tmp_path / "model.pt")
+    other = create(tmp_path / "tiny", labels=["positive", "negative"], seed=1)
+    before = other.state_dict()["graph.classifier.weight"].clone()
+    with pytest.raises(CheckpointError, match=r"predicts the labels \['negative', 'positive'\], and '.*clas"):
+        load(tmp_path / "model.fdl", other)
+    assert torch.equal(other.state_dict()["graph.classifier.weight"], before)
+    for names in (["negative", "positive"], ["bad", "good"]):
+        load(tmp_path / "model.fdl", create(tmp_path / "tiny", labels=names))
+
+
+def test_weights_without_the_head_are_loaded_with_any_labels(tmp_path):
+    create_tiny(tmp_path / "tiny", TEXTS)
+    create = AutoModelForSequenceClassification.from_pretrained
+    trained = create(tmp_path / "tiny", labels=["negative", "positive"])
+    trained.graph.save_checkpoint(tmp_path / "model.fdl")
+    other = create(tmp_path / "tiny", labels=["positive", "negative"])
+    report = other.graph.subgraph("encoder").load_checkpoint(tmp_path / "model.fdl", prefix="encoder")
+    assert report.loaded
+
+
+@pytest.mark.parametrize("write", ["snapshot", "writer", "bundle"])
+def test_every_way_to_save_keeps_the_names_of_labels(tmp_path, write):
+    create_tiny(tmp_path / "tiny", TEXTS)
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "tiny", labels=["b", "a"])
+    path = tmp_path / "model.fdl"
+    if write == "snapshot":
+        model.graph.snapshot_cpu().save(path)
+    elif write == "writer":
+        with FileWriter() as writer:
+            writer.save(path, model)
+    else:
+        path = save_bundle(tmp_path / "bundles", 1, {"model": model.state_dict()}) / "model.fdl"
+    assert checkpoint_labels(path) == ["b", "a"]
+
+
+def test_a_bundle_whose_weights_have_no_names_is_compared_with_its_record(tmp_path):
+    create_tiny(tmp_path / "tiny", TEXTS)
+    create = AutoModelForSequenceClassification.from_pretrained
+    state = dict(create(tmp_path / "tiny", labels=["a", "b"]).state_dict())
+    parts = {"model": state, "trainer": {"labels": ["a", "b"]}}
+    path = save_bundle(tmp_path / "bundles", 1, parts) / "model.fdl"
+    with pytest.raises(CheckpointError, match="the same labels in another order"):
+        load_checkpoint(path, create(tmp_path / "tiny", labels=["b", "a"]).state_dict())

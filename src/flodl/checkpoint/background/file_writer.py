@@ -19,6 +19,7 @@ from flodl.core.integers import as_integer, is_integer
 from ..files.keywords import suggest_keywords
 from ..files.locations import check_suffix
 from ..files.save_load import check_tensor_dict
+from ..label_names import labels_metadata
 from .slots import Slots
 from .snapshot import Snapshot, snapshot_cpu
 
@@ -145,4 +146,4 @@ def _snapshot_of(state: Any) -> Snapshot:
         return taken
     tensors = state.state_dict() if isinstance(state, nn.Module) else state
     check_tensor_dict(tensors)
-    return Snapshot(snapshot_cpu(dict(tensors)))
+    return Snapshot(snapshot_cpu(dict(tensors)), metadata=labels_metadata(tensors))

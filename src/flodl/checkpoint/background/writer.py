@@ -21,10 +21,10 @@ from flodl.core.paths import suggestion
 
 from ..bundles.bundle import (
     as_floats,
-    as_texts,
     clean_bundles,
     encode_parts,
     folder_to_write,
+    metadata_of,
     write_bundle,
 )
 from ..bundles.listing import prune_while_saving
@@ -153,7 +153,7 @@ class BackgroundWriter:
             self._worker.slots.release()
             raise
         structures = {name: structure for name, (structure, _) in encoded.items()}
-        self._worker.jobs.put(_Job(step, structures, staged, values, as_texts(metadata), reason))
+        self._worker.jobs.put(_Job(step, structures, staged, values, metadata_of(parts, metadata), reason))
         return True
 
     def wait(self) -> None:

@@ -38,6 +38,7 @@ from ..formats.byte_reader import MemoryReader, map_file
 from ..formats.checksum import Buffer, digest, start_digest
 from ..formats.serialization import open_safetensors, serialize_safetensors
 from ..formats.storable import check_storable
+from ..label_names import labels_metadata
 from . import manifest
 from .manifest import Bundle, FileInfo, Latest, folder_name, open_bundle, step_and_revision
 
@@ -69,7 +70,8 @@ def save_bundle(
     """
     step = as_integer(step)
     encoded = encode_parts(step, parts)
-    return write_bundle(root, step, encoded, metrics=as_floats(metrics), metadata=as_texts(metadata))
+    texts = metadata_of(parts, metadata)
+    return write_bundle(root, step, encoded, metrics=as_floats(metrics), metadata=texts)
 
 
 def read_bundle(
@@ -192,6 +194,11 @@ def as_texts(metadata: Mapping[str, Any] | None) -> dict[str, str]:
     if not isinstance(metadata, Mapping | None):
         raise CheckpointError(f"metadata={metadata!r}. Pass a dict of texts by name.")
     return {str(key): str(value) for key, value in (metadata or {}).items()}
+
+
+def metadata_of(parts: Mapping[str, Any], metadata: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the metadata of a bundle: with the names of labels that a `state_dict()` in it has."""
+    return {**labels_metadata(*parts.values()), **as_texts(metadata)}
 
 
 def write_bundle(

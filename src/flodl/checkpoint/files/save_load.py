@@ -27,6 +27,7 @@ from ..formats.checksum import Buffer
 from ..formats.compression import compress, compression_of
 from ..formats.rust_names import RustNode
 from ..formats.serialization import Contents, open_checkpoint, serialize_fdlc, serialize_safetensors
+from ..label_names import check_labels, labels_in, labels_metadata, stored_labels
 from .keywords import suggest_keywords
 from .locations import check_file, check_suffix
 from .matching import Match, as_list, match_names, warn_of_unused
@@ -64,7 +65,7 @@ def save_checkpoint(
     if format == "fdlc":
         pieces = serialize_fdlc(named_tensors)
     else:
-        texts = as_texts(metadata)
+        texts = {**labels_metadata(named_tensors), **as_texts(metadata)}
         pieces = serialize_safetensors(named_tensors, texts, checksum=True)
     try:
         if isinstance(target, str | os.PathLike):
@@ -129,6 +130,8 @@ def load_checkpoint(
             verify=contents.read if contents.has_checksum else None,
         )
         stored = contents.read()
+        saved_labels = stored_labels(source, contents.metadata)
+        check_labels(labels_in(named_tensors), saved_labels, match.sources, display_name(source))
         check_copies(match.sources, stored, named_tensors, display_name(source))
         check_values_fit(match.sources, stored, named_tensors, display_name(source))
         check_ties(match.sources, stored, named_tensors, display_name(source))
@@ -163,6 +166,17 @@ def checkpoint_keys(source: PathOrStream) -> list[str]:
     source = resolve_location(source, "read")
     with open_checkpoint(source, only_shapes=True) as contents:
         return list(contents.shapes)
+
+
+def checkpoint_labels(source: PathOrStream) -> list[str] | None:
+    """Return the names of the classes that the model in a checkpoint predicts; None if they are unknown.
+
+    Models of `flodl.hf` have them. A checkpoint with several such models has no single answer.
+    """
+    source = resolve_location(source, "read")
+    with open_checkpoint(source, only_shapes=True) as contents:
+        found = [*stored_labels(source, contents.metadata).values()]
+    return found[0] if len(found) == 1 else None
 
 
 @contextmanager

@@ -36,6 +36,7 @@ _HASHES = "structural_hash", "rust_hash"
 # The other names that flodl writes. Files without a checksum, those of a bundle for example, may have them.
 _WITHOUT_CHECKSUM = {
     "flodl_aliases", "flodl_dtypes", "flodl_state", "flodl_python", "flodl_structure", "flodl_places",
+    "flodl_labels",
 }  # fmt: skip
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -60,7 +61,9 @@ def command(ctx: click.Context) -> None:
 )
 @_head
 @click.option("--dtype", metavar="TYPE", help="The type to write, such as bfloat16; by default the source's.")
-@click.option("--labels", metavar="A,B,…", help="The names of the labels, if they differ from MODEL's.")
+@click.option(
+    "--labels", metavar="A,B,…", help="The names of the labels; without it, those in the weights, or MODEL's."
+)
 @click.option(
     "--new-head", is_flag=True, help="Allow a head that MODEL has no weights for. It is written untrained."
 )
@@ -87,14 +90,19 @@ def export(
 
     check_target(out, force=force)
     options: dict[str, Any] = {"revision": revision, "token": token, "model_type": model_type}
-    if labels:
-        options["labels"] = labels.split(",")
+    named = [name.strip() for name in labels.split(",")] if labels else None
+    known = None if weights is None else _labels_of(weights, named)
+    if known or named:
+        options["labels"] = known or named
     loaded = _load(model, head, options)
+    notes: list[str] = []
     if weights is not None:
         _load_trained(loaded, weights)
+        notes = _notes_on_labels(loaded, weights)
     elif not new_head:
         _check_head(model, loaded)
     report = loaded.export(out, force=force, dtype=dtype)
+    report = replace(report, notes=(*report.notes, *notes))
     if as_json:
         click.echo(json.dumps({"folder": str(report.folder), "files": report.files, "notes": report.notes}))
     else:
@@ -204,6 +212,34 @@ def _check_head(model: str, loaded: PretrainedModel) -> None:
             "would be random. Pass the trained weights with --weights, or --new-head to export an untrained "
             "head."
         )
+
+
+def _labels_of(weights: Path, named: list[str] | None) -> list[str] | None:
+    """Return the names of the labels that the weights belong to; raise if `--labels` says otherwise."""
+    from flodl.checkpoint import checkpoint_labels
+    from flodl.core.errors import HFError
+
+    saved = checkpoint_labels(weights)
+    if saved is None or _are_numbered(saved):
+        return None
+    if named not in (None, saved):
+        raise HFError(
+            f"--labels is {','.join(named or [])}, but the head in {weights} predicts {','.join(saved)}, in "
+            "this order. Leave out --labels: the names are in the weights."
+        )
+    return saved
+
+
+def _notes_on_labels(model: PretrainedModel, weights: Path) -> list[str]:
+    """Return a note if the labels of a classifier have no names."""
+    names = model.config.labels
+    if not model.head.has_labels or len(names) < 2 or not _are_numbered(names):
+        return []
+    return [f"{weights} has no names of labels, so they are {', '.join(names[:4])}: pass --labels A,B,…"]
+
+
+def _are_numbered(names: Sequence[str]) -> bool:
+    return [*names] == [f"LABEL_{index}" for index in range(len(names))]
 
 
 def _load_trained(model: PretrainedModel, path: Path) -> None:
