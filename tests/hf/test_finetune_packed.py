@@ -5,6 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+
+from flodl import Trainer
+from flodl.hf import AutoModelForSequenceClassification, compute_loss, create_tiny
 
 from .finetuning import NO_DROPOUT, Recorder, finetune, trainer_for
 from .tiny_models import tiny
@@ -51,3 +55,34 @@ def test_answers_to_questions_give_the_same_losses_where_nothing_is_padded(tmp_p
     assert losses[1] == pytest.approx(losses[0], abs=1e-5)
     for mine, theirs in zip(*rows):
         assert theirs == pytest.approx(mine, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "change"),
+    [
+        ("auto", True, "data.batches is now 'packed', was 'padded'"),
+        (True, "auto", "data.batches is now 'padded', was 'packed'"),
+        (False, True, "data.batches is now 'packed', was 'padded'"),
+        ("auto", False, ""),
+    ],
+)
+def test_a_resumed_run_reports_whether_batches_are_packed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], first: object, then: object, change: str
+) -> None:
+    create_tiny(tmp_path / "tiny", ["a film", "a story"])
+    for epochs, pack in ((1, first), (2, then)):
+        model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "tiny", num_labels=2)
+        dataset = model.dataset(["a film", "a story"] * 4, [0, 1] * 4, pack=pack)
+        trainer = Trainer(
+            model,
+            compute_loss,
+            optimizer=lambda groups: torch.optim.AdamW(groups, lr=1e-3),
+            checkpoint_dir=tmp_path / "run",
+            monitor=False,
+            device="cpu",
+        )
+        capsys.readouterr()
+        trainer.fit(dataset, epochs=epochs, batch_size=4)
+    shown = "".join(capsys.readouterr())
+    assert change in shown
+    assert ("data." in shown) == bool(change)

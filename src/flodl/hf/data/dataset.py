@@ -79,6 +79,8 @@ class TextDataset:
     def description(self) -> dict[str, Any]:
         """What is read, for the record of a run."""
         found = {"source": repr(self), "content": self.content}
+        if self.pack != "auto" or self.group_by_length:
+            found["batches"] = "packed" if self.pack is True else "padded"
         return found if self.masking is None else {**found, "transform": repr(self.masking)}
 
     @property
@@ -172,8 +174,9 @@ class TextBatches:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What is read, for the record of a run."""
-        return self.source.description
+        """What is read, for the record of a run: with the form of the batches, also if it was automatic."""
+        form = "packed" if isinstance(self.collate, Packed) else "padded"
+        return {**self.source.description, "batches": form}
 
     def make(self, indices: Tensor, keys: Tensor) -> Any:
         """Return these texts as a batch."""

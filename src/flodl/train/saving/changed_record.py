@@ -115,8 +115,8 @@ def _changed_data(path: str, now: Any, before: Any) -> Iterator[str]:
     if "dataset" in names:
         names.remove("source")  # the same in one line
     names += [name for name in _FUNCTIONS if name in now or name in before]
-    if "drop_last" in now and "drop_last" in before:
-        names.append("drop_last")
+    # The form of evaluation batches may be known only when they are made.
+    names += [name for name in ("drop_last", "batches") if name in now and name in before]
     for name in names:
         yield from changes(f"{path}.{name}", now.get(name, ABSENT), before.get(name, ABSENT))
     # An older version of flodl recorded no files, and one that was missing may be a cache.
