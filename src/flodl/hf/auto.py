@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast, runtime_checkable
 
@@ -299,9 +299,12 @@ def _label_names(num_labels: int | None, labels: Sequence[str] | None) -> list[s
             "labels is a set, whose order differs between processes. Pass a list, such as "
             f"label_names(…) of flodl.hf or {sorted(map(str, labels))}."
         )
-    names = list(labels)
+    names = list(labels) if isinstance(labels, Iterable) and getattr(labels, "shape", None) != () else []
     if isinstance(labels, str) or not names or not all(isinstance(name, str) for name in names):
-        raise HFError(f"labels is {labels!r}; expected names such as ['negative', 'positive'].")
+        number = as_integer(labels)
+        is_count = is_integer(number, at_least=1)
+        advice = f" For {number} labels without names, pass num_labels={number}." if is_count else ""
+        raise HFError(f"labels is {labels!r:.100}; expected names such as ['negative', 'positive'].{advice}")
     if len(set(names)) < len(names):
         raise HFError(f"labels has the same name twice: {names}.")
     if num_labels not in (None, len(names)):

@@ -27,6 +27,7 @@ def compute_loss(
             f"the first part of a batch is {a_type(inputs)}; expected the inputs of the model "
             "by name. Train on model.dataset(texts, labels)."
         )
+    _check_model(model, "compute_loss")
     if labels is None:
         raise HFError("the batch has no labels. Pass labels to model.dataset(…).")
     return model.compute_loss(inputs, labels, weight=weight)
@@ -49,4 +50,21 @@ vars(compute_loss)["mean_over"] = _mean_over
 
 def outputs(model: PretrainedModel, inputs: Mapping[str, Any], labels: Any = None) -> tuple[Any, Any]:
     """Return predictions and labels of a batch: `Trainer(…, metrics=model.metrics(…), outputs=outputs)`."""
+    _check_model(model, "outputs")
     return model.outputs(inputs, labels)
+
+
+def _check_model(model: Any, function: str) -> None:
+    """Raise for a model of another library."""
+    # Wrappers, such as those of several devices, pass the methods of the model on.
+    if callable(getattr(model, function, None)):
+        return
+    kind = type(model)
+    suffixes = (head.suffix for head in Head if head is not Head.BASE)
+    task = next((suffix for suffix in suffixes if kind.__name__.endswith(suffix)), "For…")
+    folder = str(getattr(getattr(model, "config", None), "name_or_path", "") or "folder")
+    raise HFError(
+        f"{function} of flodl.hf got {a_type(model)} of {kind.__module__.split('.')[0]}; expected a model of "
+        f"flodl.hf. Load it with flodl.hf.AutoModel{task}.from_pretrained({folder!r}), or write a step "
+        "function for this model."
+    )

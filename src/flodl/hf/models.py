@@ -27,6 +27,7 @@ from .registry import Family
 from .usage.calls import HFCallError, explained
 from .usage.names import check_state, explain_missing
 from .usage.token_ids import not_integers, outside_tables
+from .usage.values import check_inputs, check_labels_of_batch
 
 if TYPE_CHECKING:
     from .predict import Runner
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 # Inputs that tokenizers make for all models, and some families do not use.
 _OPTIONAL = ("token_type_ids", "position_ids")
+_TENSORS = ("attention_mask", "token_type_ids", "position_ids", "cu_seqlens", "positions")
 
 
 def _not_a_tensor(value: Any, others: Mapping[str, Any]) -> HFError:
@@ -160,6 +162,9 @@ class PretrainedModel(nn.Module):
             "position_ids": position_ids,
             **inputs,
         }
+        for name, value in given.items():
+            if name in _TENSORS and value is not None and not isinstance(value, Tensor):
+                raise HFError(f"{name} is {a_type(value)}; expected a tensor. Pass model.tokenizer(texts).")
         try:
             return self.graph(input_ids, **self._inputs(given))
         except IndexError as error:
@@ -216,6 +221,7 @@ class PretrainedModel(nn.Module):
                 f"compute_loss got {a_type(inputs)} as inputs; expected the inputs of the model by name. "
                 "Call compute_loss({'input_ids': input_ids}, labels)."
             )
+        check_labels_of_batch(labels)
         if self.training or torch.is_grad_enabled():
             return compute_loss(self, inputs, labels, head=self.head, config=self.config, weight=weight)
 
@@ -233,6 +239,9 @@ class PretrainedModel(nn.Module):
         """
         from .prediction_rows import masked_inputs, output_rows
 
+        check_inputs(inputs, "outputs")
+        if self.head is Head.MASKED_LM:
+            check_labels_of_batch(labels)
         evaluated, self._evaluated = self._evaluated, None
         known = evaluated[1] if evaluated is not None and evaluated[0] is inputs else None
         if self.head is Head.MASKED_LM:

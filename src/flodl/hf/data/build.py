@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flodl.core import HFError, log
 from flodl.core.formats import a_type
 
+from ..usage.values import integer
 from .dataset import TextDataset
 from .labels import align_tags, class_labels, problem_of, tag_ids
 from .layout import Layout
@@ -103,6 +104,8 @@ def question_data(
     **options: Any,
 ) -> TextDataset:
     """Return questions with their contexts, in windows, and the positions of the answers."""
+    max_length = integer(max_length, "max_length", at_least=1)
+    stride = integer(stride, "stride")
     windows = encode_questions(
         model.tokenizer,
         _listed(questions, "questions"),
@@ -185,7 +188,8 @@ def _adopt_problem(model: PretrainedModel, problem_type: str | None) -> None:
 
 def _listed(values: Any, name: str) -> Any:
     """Return a sequence; a single text is a mistake."""
-    if isinstance(values, str | bytes | Mapping | Set) or not isinstance(values, Iterable):
+    is_number = getattr(values, "ndim", 1) == 0
+    if isinstance(values, str | bytes | Mapping | Set) or not isinstance(values, Iterable) or is_number:
         raise HFError(f"{name} is {a_type(values)}; expected a list with an item per text.")
     return values if isinstance(values, Sequence) else list(values)
 

@@ -106,7 +106,12 @@ class TextDataset:
 
     def batch(self, indices: Any) -> Any:
         """Return these texts as a padded batch, on the CPU."""
-        chosen = np.atleast_1d(np.asarray(indices, np.int64))
+        try:
+            chosen = np.atleast_1d(np.asarray(indices, np.int64))
+        except (TypeError, ValueError) as error:
+            raise HFError(
+                f"indices is {indices!r:.60}; expected the indices of texts, such as [0, 1]."
+            ) from error
         if len(chosen) and not -len(self) <= chosen.min() <= chosen.max() < len(self):
             raise HFError(f"there are {len(self)} texts; expected indices from 0 to {len(self) - 1}.")
         return self._padded().make(chosen % len(self), torch.from_numpy(chosen))

@@ -13,12 +13,15 @@ from typing import Any
 
 from flodl.core import HFError
 from flodl.core.files import expand_user
+from flodl.core.formats import a_type
+from flodl.core.output_files import check_path_type
 
 from ..auto import AUTO
 from ..heads import Head
 from ..models import PretrainedModel
 from ..text.tokenizer import Tokenizer
 from ..usage.calls import explained
+from ..usage.values import check_listed, integer
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _LETTERS = string.ascii_lowercase + string.digits
@@ -49,6 +52,10 @@ def create_tiny(
     except ValueError:
         heads = ", ".join(repr(known.value) for known in Head)
         raise HFError(f"head={head!r}; expected one of {heads}.") from None
+    check_path_type(folder, what="folder", example="tiny", error=HFError)
+    check_listed(texts, "texts", "['a moving film', 'a dull story']")
+    vocab_size = integer(vocab_size, "vocab_size", at_least=1)
+    hidden_size = integer(hidden_size, "hidden_size", at_least=1)
     tokens = _vocabulary(texts, vocab_size)
     config: dict[str, Any] = {
         "model_type": "bert",
@@ -82,8 +89,10 @@ def create_tiny(
 
 def _vocabulary(texts: Iterable[str], size: int) -> list[str]:
     """Return the most frequent words, and the letters that all others are spelled with."""
-    if isinstance(texts, str):
-        raise HFError("texts is a str; expected a list of texts, whose words become the vocabulary.")
+    texts = list(texts)
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise HFError(f"text {index} is {a_type(text)} ({text!r:.60}); expected a string.")
     words = Counter(word for text in texts for word in _WORD.findall(text.lower()))
     letters = [*_LETTERS, *(f"##{letter}" for letter in _LETTERS)]
     chosen = [word for word, _ in sorted(words.items(), key=lambda item: (-item[1], item[0]))]

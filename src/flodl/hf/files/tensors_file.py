@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flodl.core import HFError
 
+from ..usage.values import integer
 from .names import SAFETENSORS, SAFETENSORS_INDEX
 
 METADATA = {"format": "pt"}  # transformers rejects other frameworks by this
@@ -29,8 +30,7 @@ def write_tensors(
     `shards` gives the file of each key, as in the checkpoint that the tensors come from. Without it, a new
     file begins when one would exceed `max_shard_bytes`.
     """
-    if max_shard_bytes < 1:
-        raise HFError(f"max_shard_bytes is {max_shard_bytes}; expected at least 1.")
+    max_shard_bytes = integer(max_shard_bytes, "max_shard_bytes", at_least=1)
     files = _by_shard(tensors, shards) if shards else _by_size(tensors, max_shard_bytes)
     for name, keys in files.items():
         _write_file(folder / name, {key: tensors[key] for key in keys})

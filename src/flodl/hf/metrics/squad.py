@@ -12,7 +12,9 @@ import numpy as np
 from torch import Tensor
 
 from flodl.core import HFError
+from flodl.core.formats import a_type
 
+from ..data.dataset import TextDataset
 from ..data.targets import SpanTargets
 from ..predict.answer import Window, best_answers
 from ..predict.runner import to_float
@@ -88,6 +90,11 @@ class SquadScore:
     def __init__(
         self, dataset: TextDataset, *, max_answer_len: int = 30, no_answers: bool | None = None
     ) -> None:
+        if not isinstance(dataset, TextDataset):
+            raise HFError(
+                f"the dataset is {a_type(dataset)}; expected that of model.dataset(questions, contexts, "
+                "answers)."
+            )
         if dataset.questions is None or dataset.questions.answers is None:
             raise HFError(
                 "the dataset has no answers. Create it with model.dataset(questions, contexts, answers)."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -14,10 +14,12 @@ from torch import Tensor
 from flodl.core import HFError
 from flodl.core.files import expand_user
 from flodl.core.formats import a_type
+from flodl.core.output_files import check_path_type
 
 from ..files.json_file import read_object
 from ..files.names import TOKENIZER_FILES
 from ..usage.calls import explained
+from ..usage.values import check_listed, integer
 from .backend import open_backend, with_prefix_space
 from .limits import Limits
 from .special_tokens import SpecialToken, SpecialTokens
@@ -56,6 +58,7 @@ class Tokenizer:
     @classmethod
     def from_directory(cls, directory: str | Path, *, config: Mapping[str, Any] | None = None) -> Tokenizer:
         """Open the tokenizer in a folder; `config` is the model's config.json, by default the one in it."""
+        check_path_type(directory, what="folder", example="model", error=HFError)
         folder = expand_user(directory)
         files = {name: folder / name for name in TOKENIZER_FILES if (folder / name).is_file()}
         if not files:
@@ -68,6 +71,9 @@ class Tokenizer:
     @classmethod
     def from_files(cls, files: Mapping[str, Path], *, config: Mapping[str, Any] | None = None) -> Tokenizer:
         """Open the tokenizer in these files, a mapping from names to paths."""
+        for name, value in (("files", files), ("config", config or {})):
+            if not isinstance(value, Mapping):
+                raise HFError(f"{name} is {a_type(value)}; expected a dict with its items by name.")
         files, config = dict(files), config or {}
         settings: dict[str, Any] = {}
         for name in ("special_tokens_map.json", "tokenizer_config.json"):
@@ -148,6 +154,11 @@ class Tokenizer:
                 f"max_length={limit} has no room for text, because there are {specials} special tokens. "
                 f"Pass at least {specials + 1}."
             )
+        stride = None if stride is None else integer(stride, "stride")
+        if truncation not in get_args(Truncation):
+            raise HFError(
+                f"truncation={truncation!r:.60}; expected one of {', '.join(get_args(Truncation))}."
+            )
         if stride is not None and (limit is None or not 0 <= stride < limit - specials):
             raise HFError(
                 f"stride={stride} does not fit: a window has {'any number of' if limit is None else limit} "
@@ -197,6 +208,8 @@ class Tokenizer:
 
         Ids of `vocab_size` or more are an error; by default, the config of the tokenizer says how many.
         """
+        if not isinstance(encodings, Sequence) or any(not hasattr(item, "ids") for item in encodings):
+            raise HFError(f"encodings is {a_type(encodings)}; expected what tokenizer.encode(texts) returns.")
         if not encodings:
             raise HFError("a batch needs at least one text, but the list is empty.")
         rows = [encoding.ids for encoding in encodings]
@@ -224,15 +237,20 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of these tokens."""
-        return str(self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
+        check_listed(ids, "ids", "[101, 2023, 102]")
+        listed = [
+            integer(index, "a token id") for index in (ids.tolist() if isinstance(ids, Tensor) else ids)
+        ]
+        return str(self.backend.decode(listed, skip_special_tokens=skip_special_tokens))
 
     def token(self, index: int) -> str:
         """Return the token with an id."""
-        found = self.backend.id_to_token(index)
+        found = self.backend.id_to_token(integer(index, "index"))
         return "" if found is None else str(found)
 
     def join(self, tokens: Sequence[str]) -> str:
         """Return the text that tokens stand for."""
+        check_listed(tokens, "tokens", "['a', 'film']")
         decoder = self.backend.decoder
         return " ".join(tokens) if decoder is None else str(decoder.decode(list(tokens)))
 
@@ -260,6 +278,11 @@ def _checked_inputs(texts: Sequence[Any], pairs: Sequence[Any] | None, *, words:
     """Check what the library would refuse without the index of the text."""
     if isinstance(texts, str):
         raise HFError("expected a list of texts, got one text. Put it into a list.")
+    check_listed(texts, "texts", "['a text', 'another one']")
+    texts = texts if isinstance(texts, Sequence) else list(texts)
+    if pairs is not None:
+        check_listed(pairs, "pairs", "['a second text', 'another one']")
+        pairs = pairs if isinstance(pairs, Sequence) else list(pairs)
     if pairs is not None and len(pairs) != len(texts):
         raise HFError(f"there are {len(texts)} texts and {len(pairs)} second texts; expected one per text.")
     for index, text in enumerate(texts):
