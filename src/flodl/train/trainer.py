@@ -213,7 +213,7 @@ class Trainer(CheckedAttributes):
         )
         for name in unused:
             self._run.reports.warn(f"{name} has no effect without a checkpoint_dir: nothing will be saved.")
-        if outputs is not None and not metrics:
+        if outputs is not None and metrics is None:
             self._run.reports.warn("outputs= has no effect without metrics=: nothing calls it.")
 
     @property

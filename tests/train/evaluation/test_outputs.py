@@ -128,6 +128,7 @@ def test_the_advice_follows_the_signature_of_the_model(model, step_fn, batch, ex
 def test_outputs_without_metrics_cause_a_warning(make, capsys):
     make(outputs=lambda model, x, y: (model(x), y))
     make(outputs=lambda model, x, y: (model(x), y), metrics={"f1": ClassF1(2)})
+    make(outputs=lambda model, x, y: (model(x), y), metrics={})  # a model may have none
     told = capsys.readouterr()
     assert (told.out + told.err).count("outputs= has no effect without metrics=") == 1
 
