@@ -109,7 +109,8 @@ class SequenceClassifier(PretrainedModel):
         """Tokenize texts, or pairs of texts, for training and evaluation.
 
         Labels are names of the model's labels, class ids, or numbers for regression; several labels per
-        text are rows of 0 and 1. `options` are `pack` ("auto", True, False) and `group_by_length`.
+        text are lists of names or rows of 0 and 1. `options` are `pack` ("auto", True, False) and
+        `group_by_length`.
         """
         from .data.build import classification_data
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,25 @@ def test_names_of_several_labels_become_zeros_and_ones(tmp_path: Path) -> None:
     options = {"labels": ["a", "b", "c"], "problem_type": "multi_label_classification"}
     dataset = tiny("seqcls", tmp_path, **options).dataset(TEXTS[:2], [["a", "c"], []])
     assert dataset.batch([0, 1])[1].tolist() == [[1, 0, 1], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("labels", [[["a", "c"], ["b"]], [["a", "c"], ["b", "c"]], [(), ("b",)]])
+def test_lists_of_names_make_a_model_without_a_problem_type_one_with_several_labels(
+    tmp_path: Path, labels: list[Sequence[str]]
+) -> None:
+    model = tiny("seqcls", tmp_path, labels=["a", "b", "c"])
+    rows = model.dataset(TEXTS[:2], labels).batch([0, 1])[1].tolist()
+    assert rows == [[float(name in own) for name in "abc"] for own in labels]
+    assert model.config.problem_type == "multi_label_classification"
+
+
+def test_an_unknown_name_in_a_list_of_names_raises(tmp_path: Path) -> None:
+    model = tiny("seqcls", tmp_path, labels=["a", "b", "c"])
+    with pytest.raises(HFError, match="the label of text 1 is 'd', which the model does not have"):
+        model.dataset(TEXTS[:2], [["a"], ["b", "d"]])
+    with pytest.raises(HFError, match=r"text 1 is 'b' .*; expected a list of label names"):
+        model.dataset(TEXTS[:2], [["a"], "b"])
+    assert model.config.problem_type is None
 
 
 @pytest.mark.parametrize(

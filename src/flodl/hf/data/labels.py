@@ -67,7 +67,11 @@ def class_labels(labels: Sequence[Any], count: int, names: Sequence[str], proble
     if not count:
         return np.zeros(0, np.int64)
     values = list(labels)
-    if problem_type == "multi_label_classification" and any(map(_is_name_list, values)):
+    is_multi_label = problem_type == "multi_label_classification" or (
+        # Without a problem type, the labels decide.
+        problem_type is None and len(names) > 1 and any(_is_name_list(value) and value for value in values)
+    )
+    if is_multi_label and any(map(_is_name_list, values)):
         rows = np.zeros((count, len(names)), np.float32)
         for index, chosen in enumerate(values):
             if not _is_name_list(chosen):
