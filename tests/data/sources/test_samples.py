@@ -179,3 +179,11 @@ def test_errors_of_a_dataset_and_of_collate_say_which_samples(source, settings, 
     with pytest.raises(ValueError, match=r"broken file|cannot pad") as caught:
         list(Loader(source, 2, **order, **settings))
     assert told in "".join(getattr(caught.value, "__notes__", []))
+
+
+def test_an_async_collate_raises():
+    async def collate(samples):
+        return torch.stack(samples)
+
+    with pytest.raises(DataError, match=r"collate returned a coroutine, which is not a batch: .* plain func"):
+        next(iter(Loader(list(torch.ones(8, 2)), 4, collate=collate)))

@@ -17,6 +17,14 @@ def new_step(step_fn, **settings) -> TrainStep:
     return TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step_fn, **settings)
 
 
+def test_an_async_step_function_raises():
+    async def step_fn(model, x, y):
+        return model(x).sum()
+
+    with pytest.raises(StepError, match=r"returned a coroutine, which is not a loss: .* Write a plain func"):
+        new_step(step_fn)(torch.ones(3, 4), torch.ones(3, 2))
+
+
 def named(model, x, y):
     out = model(x)
     values = {

@@ -14,6 +14,7 @@ from flodl.monitor import Monitor, read
 from flodl.monitor.exports import archive
 from flodl.monitor.snapshot import snapshot, summary
 from flodl.train import ClassAccuracy, ClassF1, ConfusionMatrix, EarlyStopping
+from flodl.train.evaluation.metrics import modes_of
 
 LABELS = ["cat", "dog", "ant"]
 TARGETS = torch.tensor([0, 0, 0, 1, 1, 2, -100])
@@ -280,3 +281,50 @@ def test_wrong_arguments_are_explained_with_the_name_of_the_class(kind):
         TrainError, match=f"{kind.__name__} has no argument 'num_classes'. The first argument"
     ):
         kind(num_classes=3)
+
+
+class Counted:
+    """A metric in the form of torchmetrics, which grows by one with each evaluation."""
+
+    def __init__(self, higher_is_better):
+        self.higher_is_better, self.evaluations = higher_is_better, 0
+
+    def reset(self):
+        pass
+
+    def update(self, predictions, targets):
+        pass
+
+    def compute(self):
+        self.evaluations += 1
+        return float(self.evaluations)
+
+
+@pytest.mark.parametrize(
+    ("name", "higher_is_better", "best_epoch"),
+    [
+        ("size", True, 3),
+        ("size", False, 1),
+        ("size", None, 1),
+        ("accuracy", False, 1),
+        ("accuracy", None, 3),
+        ("loss_like", True, 3),
+    ],
+)
+def test_the_direction_of_a_metric_is_that_of_its_object_before_that_of_its_name(
+    tmp_path, data, name, higher_is_better, best_epoch
+):
+    trainer = make(
+        metrics={name: Counted(higher_is_better)},
+        checkpoint_dir=tmp_path / "run",
+        keep=last(1) | best(f"eval_{name}"),
+    )
+    result = trainer.fit(data, epochs=3, batch_size=4, eval_data=data)
+    assert result.best(f"eval_{name}")["epoch"] == best_epoch
+    assert trainer.restore_best(f"eval_{name}").metrics[f"eval_{name}"] == best_epoch
+
+
+def test_a_collection_of_metrics_has_the_directions_of_its_metrics():
+    both = nn.ModuleDict()
+    both.items = lambda: {"size": Counted(True), "accuracy": Counted(False)}.items()
+    assert modes_of({"all": both}) == {"all_size": "max", "all_accuracy": "min"}

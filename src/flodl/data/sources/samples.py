@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import CoroutineType
 from typing import Any
 
 from torch.utils.data import Subset
@@ -103,12 +104,19 @@ class Samples:
 def apply_collate(collate: Collate, samples: list[Any], indices: Sequence[int] | None = None) -> Any:
     """Collate samples with a function of the user; an error says what it was called with."""
     try:
-        return collate(samples)
+        batch = collate(samples)
     except Exception as error:
         which = "" if indices is None else f": {_listed(indices)}"
         first = f", the first of which is {_kind_of(samples[0])}" if samples else ""
         error.add_note(f"collate was called with a list of {counted(len(samples), 'sample')}{first}{which}.")
         raise
+    if isinstance(batch, CoroutineType):
+        batch.close()  # else Python warns that it was never awaited
+        raise DataError(
+            "collate returned a coroutine, which is not a batch: a call of an async function runs none of "
+            "its code. Write a plain function: def collate(samples)."
+        )
+    return batch
 
 
 def _listed(indices: Sequence[int]) -> str:

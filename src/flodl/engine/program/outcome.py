@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import CoroutineType
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,12 @@ def outcome_of(given: Any, *, needs_gradient: bool = True) -> Outcome:
         raise NoLoss(
             "the step function returned None in place of the loss. Return one scalar loss, or "
             "(loss, {name: value})."
+        )
+    if isinstance(loss, CoroutineType):
+        loss.close()  # else Python warns that it was never awaited
+        raise StepError(
+            "the step function returned a coroutine, which is not a loss: a call of an async function runs "
+            "none of its code. Write a plain function: def step(model, …)."
         )
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"{a_type(loss)}"

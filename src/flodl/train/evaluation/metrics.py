@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from flodl.core import FlodlError, TrainError, log
 from flodl.core.formats import a_type
@@ -102,17 +102,26 @@ class Results:
 
 
 def modes_of(metrics: Mapping[str, Any]) -> dict[str, Mode]:
-    """Return the direction of the numbers of each class, and of their mean, for the metrics of flodl.
+    """Return the direction of the metrics that tell it: those of flodl, for each class, and of torchmetrics.
 
     >>> modes_of({"f1": ClassF1(["info", "loss"])})
     {'f1': 'max', 'f1_info': 'max', 'f1_loss': 'max'}
     """
-    return {
-        one: "max"
-        for name, metric in metrics.items()
-        if isinstance(metric, ClassAccuracy | ClassF1)
-        for one in (name, *(f"{name}_{label}" for label in metric.labels))
-    }
+    found: dict[str, Mode] = {}
+    for name, metric in metrics.items():
+        if isinstance(metric, ClassAccuracy | ClassF1):
+            found |= dict.fromkeys((name, *(f"{name}_{label}" for label in metric.labels)), "max")
+        elif isinstance(metric, Mapping | nn.ModuleDict):  # a MetricCollection
+            found |= {f"{name}_{inner}": mode for inner, mode in modes_of(dict(metric.items())).items()}
+        elif (is_higher_better := _is_higher_better(metric)) is not None:
+            found[name] = "max" if is_higher_better else "min"
+    return found
+
+
+def _is_higher_better(metric: Any) -> bool | None:
+    """Return what a metric of torchmetrics says about its direction; None if it does not know."""
+    told = getattr(metric, "higher_is_better", None)
+    return told if isinstance(told, bool) else None
 
 
 def with_modes(
