@@ -5,6 +5,7 @@ import json
 import pytest
 
 from flodl.cli import main
+from flodl.cli.execution.launched_script import check_options_after
 from flodl.cli.machine import torch_facts
 from flodl.distributed.placement import Placement
 
@@ -39,7 +40,7 @@ def test_json_has_the_command_and_the_environment(script, capfd):
 
 def test_a_script_learns_where_its_ranks_run_and_its_exit_code_is_returned(script, tmp_path, capfd):
     (tmp_path / script).write_text(
-        "import os, sys; print(os.environ['FLODL_LAUNCH'], sys.argv[1:]); sys.exit(3)"
+        "import os, sys; print(os.environ['FLODL_LAUNCH'], sys.argv[1:]); sys.exit(3)  # --json"
     )
     assert main(["launch", "--devices", "cpu,cpu", script, "--json", "-v"]) == 3
     assert capfd.readouterr().out == '{"on": "local", "devices": ["cpu", "cpu"]} [\'--json\', \'-v\']\n'
@@ -94,6 +95,29 @@ def test_an_option_after_the_script_says_that_it_comes_before(script, words, cap
     name = words[0].partition("=")[0]
     told = f"{name} is after {script}, so it is passed to the script. Options of fdl launch come before the"
     assert told in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--explain", "--json", "--dry-run"])
+def test_an_option_after_the_script_that_starts_nothing_raises(script, option, capfd):
+    assert main(["launch", "--ranks", "2", script, option]) == 1
+    shown = capfd.readouterr()
+    assert f"{option} is after {script}, so it is passed to the script, which does not have it." in shown.err
+    assert "trained" not in shown.out
+
+
+@pytest.mark.parametrize(
+    ("code", "module"),
+    [
+        ("parser.add_argument('--dry-run')", ""),
+        ("@dataclass\nclass Settings:\n    dry_run: bool = False", ""),
+        ("from options import parse", "def parse(dry_run=False): ..."),
+        ("import typer", ""),
+    ],
+)
+def test_a_script_receives_its_own_options(script, tmp_path, code, module):
+    (tmp_path / "train.py").write_text(code)
+    (tmp_path / "options.py").write_text(module)
+    check_options_after(tmp_path / "train.py", ["--dry-run"])
 
 
 def test_a_script_that_does_not_exist_is_an_error(tmp_path, capfd):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from flodl.cli.execution.launched_script import check_options_after
 from flodl.cli.options import GivenPath, output_options
 from flodl.core import log
 from flodl.core.environment import LAUNCH, LAUNCH_USED
@@ -64,6 +65,7 @@ def command(
         raise SetupError(f"script {script} not found. Pass the path of a Python file.")
     if devices is None and ranks is None:
         raise SetupError(_neither(script, arguments))
+    check_options_after(script, arguments)
     placement = _placement(on, devices, ranks, address or "")
     launch = plan_launch(placement, [str(script), *arguments], hosts=hosts, restarts=restarts)
     if explain or as_json:
