@@ -132,7 +132,7 @@ def test_hooks_may_train_on_a_batch_evaluate_and_save_where_they_are_not_called_
 
 
 @pytest.mark.parametrize("asks", [True, "stop"])
-def test_a_hook_that_returns_a_request_to_stop_is_told_once_how_to_stop(make, data, capsys, asks):
+def test_a_note_says_once_how_a_hook_that_returns_a_request_to_stop_stops_the_run(make, data, capsys, asks):
     class Mine:
         def on_epoch_end(self, epoch):
             return asks if epoch else None
