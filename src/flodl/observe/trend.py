@@ -32,11 +32,18 @@ class Trend:
     """
 
     def __init__(
-        self, values: Sequence[float], *, epochs: Sequence[int] | None = None, name: str = ""
+        self,
+        values: Sequence[float],
+        *,
+        epochs: Sequence[int] | None = None,
+        name: str = "",
+        closed_s: float | None = None,
     ) -> None:
         self._values = _numbers(values, name)
         self._epochs = list(range(len(self._values))) if epochs is None else [int(epoch) for epoch in epochs]
         self.name = name
+        # When the latest value was closed, as time.monotonic counts it; None if an earlier process did.
+        self.closed_s = closed_s
         if len(self._epochs) != len(self._values):
             raise MetricError(
                 f"the trend {name!r} has {len(self._values)} values but {len(self._epochs)} epochs. "
