@@ -259,10 +259,57 @@ def test_an_epoch_that_is_logged_again_replaces_its_row_and_those_of_later_epoch
             sink.write(epoch(number, loss=loss))
         sink.close()
     assert [(row["epoch"], row["step"], row["loss"]) for row in rows(path)] == [
-        ("3", "7", "0.75"),
         ("1", "", "0.5"),
         ("2", "7", "0.75"),
         ("2", "", "0.25"),
+    ]
+
+
+def step(number, *, epoch=0, **metrics):
+    return Event("metrics", {"epoch": epoch, "step": number, "metrics": metrics}, time_s=1.0)
+
+
+def test_a_step_that_is_logged_again_replaces_its_metrics_from_there_on(tmp_path):
+    path = tmp_path / "run.csv"
+    for first, last, loss in ((0, 4, 0.5), (3, 5, 0.25), (2, 3, 0.125)):
+        sink = Csv(path)
+        for number in range(first, last + 1):
+            sink.write(step(number, loss=loss))
+        sink.close()
+    found = [(row["step"], row["loss"]) for row in rows(path)]
+    assert found == [("0", "0.5"), ("1", "0.5"), ("2", "0.125"), ("3", "0.125")]
+
+
+def test_other_metrics_of_a_step_stay_when_one_is_logged_again(tmp_path):
+    path = tmp_path / "run.csv"
+    sink = Csv(path)
+    sink.write(step(0, loss=1.0, norm=1.0))
+    sink.write(step(1, loss=2.0, norm=2.0))
+    sink.write(step(1, accuracy=0.5))  # two calls per step
+    sink.write(step(0, norm=3.0))
+    sink.write(step(0, accuracy=0.75))
+    sink.close()
+    found = [(row["step"], row["loss"], row["norm"], row["accuracy"]) for row in rows(path)]
+    assert found == [
+        ("0", "1.0", "", ""),
+        ("1", "2.0", "", ""),
+        ("0", "", "3.0", ""),
+        ("0", "", "", "0.75"),
+    ]
+
+
+def test_an_epoch_that_is_logged_again_replaces_the_steps_of_later_epochs(tmp_path):
+    path = tmp_path / "run.csv"
+    sink = Csv(path)
+    for number in range(3):
+        sink.write(step(number, epoch=number, loss=0.5))
+        sink.write(epoch(number, loss=0.5))
+    sink.write(epoch(2, loss=0.25))  # the last epoch again: nothing was logged after it
+    sink.write(epoch(0, loss=0.125))
+    sink.close()
+    assert [(row["epoch"], row["step"], row["loss"]) for row in rows(path)] == [
+        ("1", "0", "0.5"),
+        ("1", "", "0.125"),
     ]
 
 
