@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ def event(value: Event) -> None:
     required = REQUIRED.get(value.kind)
     if required is None:
         if value.kind not in KINDS:
-            raise MonitorError(f"unknown kind of event {value.kind!r}. Expected one of {', '.join(KINDS)}.")
+            raise unknown_kind(value.kind)
     elif not required <= value.data.keys():
         missing = " and no ".join(sorted(required - value.data.keys()))
         article = "an" if value.kind[0] in "ae" else "a"
@@ -74,6 +74,30 @@ def event(value: Event) -> None:
             f"{article} {value.kind} event has no {missing}. Add it to its data; "
             "flodl.monitor.events lists the fields of each kind."
         )
+
+
+def unknown_kind(kind: object) -> MonitorError:
+    """Return the error for a kind of event that does not exist."""
+    return MonitorError(f"unknown kind of event {kind!r}. Expected one of {', '.join(KINDS)}.")
+
+
+def kinds(value: Any) -> frozenset[str] | None:
+    """Return a set of kinds of events, or None for all of them; raise for an unknown kind.
+
+    >>> kinds(["epochs"])
+    Traceback (most recent call last):
+    flodl.core.errors.MonitorError: unknown kind of event 'epochs'. Expected one of run_start, epoch, ...
+    """
+    if value is None:
+        return None
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        advice = f"kinds=[{value!r}]" if value in KINDS else "kinds=['epoch', 'alert']"
+        raise MonitorError(f"kinds is {value!r}. Pass a list of kinds of events, as in {advice}.")
+    found = list(value)
+    for kind in found:
+        if kind not in KINDS:
+            raise unknown_kind(kind)
+    return frozenset(found)
 
 
 def port(value: Any) -> int:

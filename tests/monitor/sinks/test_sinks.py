@@ -217,6 +217,30 @@ def test_json_lines_are_strict_and_appended(tmp_path):
     assert lines[5]["metrics"] == {"loss": "nan"}
 
 
+@pytest.mark.parametrize(
+    ("kinds", "message"),
+    [
+        (["epochs", "alert"], r"unknown kind of event 'epochs'. Expected one of run_start, epoch, "),
+        ("epoch", r"kinds is 'epoch'. Pass a list of kinds of events, as in kinds=\['epoch'\]"),
+        (3, r"kinds is 3. Pass a list of kinds of events, as in kinds=\['epoch', 'alert'\]"),
+        ([["epoch"]], r"unknown kind of event \['epoch'\]"),
+    ],
+)
+def test_kinds_that_do_not_exist_raise(tmp_path, kinds, message):
+    with pytest.raises(MonitorError, match=message):
+        JsonLines(tmp_path / "run.jsonl", kinds=kinds)
+    assert not (tmp_path / "run.jsonl").exists()
+
+
+def test_kinds_can_come_from_a_generator(tmp_path):
+    sink = JsonLines(tmp_path / "run.jsonl", kinds=(kind for kind in ["epoch"]))
+    for event in EVENTS:
+        sink.write(event)
+    sink.close()
+    found = [json.loads(line)["kind"] for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    assert found == ["epoch"] * sum(event.kind == "epoch" for event in EVENTS)
+
+
 def test_values_that_json_cannot_represent_are_written_as_text(tmp_path):
     sink = JsonLines(tmp_path / "run.jsonl")
     sink.write(Event("save", {"path": tmp_path, "parts": (1, math.inf), 3: "key"}, time_s=0.0))

@@ -8,6 +8,7 @@ import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from .. import validation
 from ..events import Event
 from .sink import open_to_append
 
@@ -27,7 +28,7 @@ class JsonLines:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, kinds: Collection[str] | None = None) -> None:
-        self._kinds = kinds
+        self._kinds = validation.kinds(kinds)
         self._file = open_to_append(path)
 
     def write(self, event: Event) -> None:
