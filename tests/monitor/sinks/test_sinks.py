@@ -173,7 +173,7 @@ def test_an_alert_that_cannot_be_emitted_is_a_warning(capsys):
 
 
 def test_the_capacity_must_be_positive():
-    with pytest.raises(ValueError, match="capacity is 0"):
+    with pytest.raises(MonitorError, match="capacity is 0"):
         Guarded(Collecting(), capacity=0)
 
 
@@ -462,5 +462,28 @@ def test_a_failure_while_closing_a_sink_is_recorded_in_the_journal(tmp_path):
 
 
 def test_an_empty_folder_for_tensorboard_is_an_error():
-    with pytest.raises(MonitorError, match=r"TensorBoard\(''\): pass a folder"):
+    with pytest.raises(MonitorError, match="expected a folder, got ''"):
         TensorBoard("")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda file: TensorBoard(file), "'.*file' is a file. Pass a folder."),
+        (lambda file: TensorBoard(file / "board"), "cannot write to '.*board': '.*file' is a file"),
+        (lambda file: TensorBoard(None), "expected a folder, got None"),
+        (lambda file: TensorBoard(), r"TensorBoard needs 'folder'. Write TensorBoard\('board'\)."),
+        (lambda file: Csv(file.parent), "is a folder. Pass the file to write in it."),
+        (lambda file: Csv(file / "run.csv"), "cannot write to '.*run.csv': '.*file' is a file"),
+        (lambda file: Csv(""), "expected a path, got ''. Pass the file to write."),
+        (lambda file: Csv(file, kinds=["epoch"]), "Csv has no argument 'kinds'"),
+        (lambda file: JsonLines(3), "expected a path, got 3. Pass the file to write."),
+        (lambda file: JsonLines(file, ["epoch"]), "JsonLines got .*takes only path that way"),
+        (lambda file: Guarded(3), "Guarded got 3. Pass a sink"),
+    ],
+)
+def test_wrong_arguments_of_a_sink_raise(tmp_path, make, message):
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(MonitorError, match=message):
+        make(file)

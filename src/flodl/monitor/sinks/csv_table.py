@@ -7,8 +7,10 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from flodl.core.files import expand_user, replace_atomic
+from flodl.core.files import replace_atomic
+from flodl.core.usage.calls import MonitorCallError, explain_creation
 
+from .. import validation
 from ..events import Event
 from .sink import open_to_append
 
@@ -17,6 +19,7 @@ _FIXED_COLUMNS = ("epoch", "step", "time_s", "duration_s")
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
+@explain_creation(MonitorCallError, example="Write Csv('run.csv').")
 class Csv:
     """Write a row for each epoch and for each recorded step.
 
@@ -40,7 +43,7 @@ class Csv:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = expand_user(path)
+        self._path = validation.file(path)
         self._columns: list[str] = []
         # The epochs that have a row.
         self._epochs = set[str]()
