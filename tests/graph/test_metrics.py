@@ -369,3 +369,22 @@ def test_reset_trend_deletes_the_history_and_keeps_the_counts():
     model.record("loss", 3.0)
     model.end_epoch()
     assert [*model.trend("loss").epochs] == [2]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda graph: graph.end_epoch(3),
+            r"end_epoch got int, .* Write graph.end_epoch\(\); the graph counts",
+        ),
+        (lambda graph: graph.end_step(3), "end_step got int"),
+        (lambda graph: graph.export_trends(), r"needs 'path'. Write graph.export_trends\('trends.csv'\)"),
+        (lambda graph: graph.write_log("run.log", epochs=3), "has no argument 'epochs'. Write total_epochs="),
+        (lambda graph: graph.export_trends("trends.csv", 3), "the names of metrics are 3"),
+        (lambda graph: graph.timing_trend(), "timing_trend needs 'tag'"),
+    ],
+)
+def test_wrong_arguments_of_metric_methods_raise_with_the_right_call(call, message):
+    with pytest.raises(MetricError, match=message):
+        call(FlowBuilder(nn.Linear(2, 2)).build())

@@ -271,3 +271,46 @@ def test_a_misspelled_attribute_of_a_monitor_is_an_error_with_advice(monitor, na
 def test_the_advice_for_a_metric_that_is_no_number_fits_its_type(monitor, value, advice):
     with pytest.raises(MetricError, match=f"{re.escape(advice)}$"):
         monitor.log(0, {"loss": value})
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda m: m.progress(0),
+            r"progress needs 'step'. Write monitor.progress\(epoch, step, num_steps\).",
+        ),
+        (lambda m: m.progress(0, 1, total=5), "progress has no argument 'total'. Write num_steps=…."),
+        (lambda m: m.alert("hot", "error"), "alert got str, str by position"),
+        (lambda m: m.alert(3), "the message of the alert is 3. Pass a string."),
+        (lambda m: m.export_csv(), "export_csv needs 'path'"),
+        (lambda m: m.log(0, {}, tables=[1]), r"tables is \[1\]. Pass a dict of tables by name."),
+        (lambda m: m.log_step(0, {}, also=3), "also is 3. Pass a function"),
+        (lambda m: m.emit(Event("epoch", 3)), "the data of the event is 3. Pass a dict"),
+        (lambda m: m.serve(host=3), "host is 3. Pass a string"),
+    ],
+)
+def test_wrong_arguments_of_a_method_raise_with_the_right_call(monitor, call, message):
+    with pytest.raises(MonitorError, match=message):
+        call(monitor)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 15, 10), "progress(0, 15, 10): step 15 of 10 does not exist."),
+        ((10, 0, 20), "progress(10, 0, 20): the last of 3 epochs is epoch 2, counted from 0."),
+    ],
+)
+def test_progress_at_a_position_that_does_not_exist_is_reported_once(monitor, recorded, arguments, message):
+    for _ in range(3):
+        monitor.progress(*arguments)
+    (alert,) = recorded("alert")
+    assert alert["message"].startswith(message)
+
+
+def test_progress_to_the_last_step_is_not_reported(monitor, recorded):
+    for epoch in range(3):
+        for step in range(11):
+            monitor.progress(epoch, step, 10)
+    assert recorded("alert") == []

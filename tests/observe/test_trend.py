@@ -214,3 +214,23 @@ def test_a_trend_rejects_collections_without_an_order_of_values(values):
 def test_a_slope_at_the_tolerance_is_stalled():
     assert Trend([1, 1, 1]).stalled(3, tol=0)
     assert not Trend([1, 1, 2]).stalled(3, tol=0)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda trend: trend.stalled(patience=2), "stalled has no argument 'patience'. Write n=…."),
+        (lambda trend: trend.stalled(), r"stalled needs 'n'. Write stalled\(5\)"),
+        (
+            lambda trend: trend.converged(2, min_delta=1),
+            "converged has no argument 'min_delta'. Write tol=….",
+        ),
+        (lambda trend: TrendGroup({"a": trend}).any_improving(), "any_improving needs 'n'"),
+        (lambda trend: Trend(), "Trend needs 'values'"),
+        (lambda trend: Trend([1.0], epochs=3), "got epochs=3. Pass a list of integers"),
+        (lambda trend: TrendGroup(), "TrendGroup needs 'trends'"),
+    ],
+)
+def test_wrong_arguments_raise_with_the_right_call(call, message):
+    with pytest.raises(MetricError, match=message):
+        call(Trend([1.0, 0.5]))

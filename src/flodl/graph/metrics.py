@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from flodl.core import MetricError, PathError, log, paths
 from flodl.core.formats import a_type
-from flodl.core.usage.calls import MetricCallError, explain_calls
+from flodl.core.usage.calls import MetricCallError, explain_calls, explain_methods
 from flodl.observe import Book, Trend, TrendGroup, export, unknown_metric
 
 from .core import Initial
@@ -35,6 +35,20 @@ SECOND_END = (
 )
 
 
+_EXAMPLES = {
+    "end_epoch": "Write graph.end_epoch(); the graph counts the epochs itself.",
+    "end_step": "Write graph.end_step(); the graph counts the steps itself.",
+    "export_trends": "Write graph.export_trends('trends.csv').",
+    "plot_html": "Write graph.plot_html('trends.html').",
+    "write_log": "Write graph.write_log('run.log', total_epochs=10).",
+    "trend": "Write graph.trend('loss').",
+    "collect": "Write graph.collect('hidden', reduce='mean').",
+    "latest_metrics": "Write graph.latest_metrics()['loss'].",
+}
+_ELSEWHERE = dict.fromkeys(("epochs", "num_epochs", "max_epochs"), "Write total_epochs=….")
+
+
+@explain_methods(MetricCallError, elsewhere=_ELSEWHERE, examples=_EXAMPLES)
 class GraphMetrics(GraphTree):
     """Record metrics; the name of a subgraph's metric starts with the subgraph's path."""
 
@@ -256,6 +270,8 @@ class GraphMetrics(GraphTree):
 
     def _metric_names(self, names: tuple[str, ...] | list[str] | str) -> list[str]:
         names = (names,) if isinstance(names, str) else names
+        if not isinstance(names, list | tuple):
+            raise MetricError(f"the names of metrics are {names!r:.60}. Pass a list, as in ['loss'].")
         known = self._known_metrics()
         if not names:
             return known

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from flodl.core import StateError, log
+from flodl.core.formats import a_type
 from flodl.core.integers import is_integer
 from flodl.observe import unshared
 
@@ -18,7 +19,21 @@ from .graph import Graph
 
 
 def graph_state(model: nn.Module) -> dict[str, Any]:
-    """Return the carried values and metrics of each graph in a model, by module name."""
+    """Return the carried values and metrics of each graph in a model, by module name.
+
+    Save it with the states of model and optimizer: `state_dict` has neither. Recorded values that no epoch
+    has closed yet are part of it.
+
+    >>> from flodl import FlowBuilder
+    >>> model = FlowBuilder(nn.Linear(4, 2)).build()
+    >>> model.record("loss", 0.5)
+    >>> model.end_epoch()
+    >>> resumed = FlowBuilder(nn.Linear(4, 2)).build()
+    >>> load_graph_state(resumed, graph_state(model))
+    >>> resumed.epoch_count, resumed.trend("loss").values
+    (1, [0.5])
+    """
+    _check_model("graph_state", model)
     return {
         name: {
             "carried": unshared(graph._memory.carried),
@@ -59,9 +74,25 @@ def check_graph_state(model: nn.Module, state: Mapping[str, Any]) -> None:
             type(graph._timings)().load_state_dict(saved["timings"])
 
 
-def load_graph_state(model: nn.Module, state: Mapping[str, Any], device: torch.device) -> None:
-    """Restore carried values and metrics; graphs that are not in `state` keep their own."""
-    load_carried_values(model, state, device)
+def load_graph_state(
+    model: nn.Module,
+    state: Mapping[str, Any],
+    device: torch.device | str | None = None,
+    *,
+    strict: bool = True,
+) -> None:
+    """Restore carried values and metrics, the result of `graph_state`; if it does not fit, nothing changes.
+
+    Carried values are moved to the device of the model's parameters, or to `device`. With `strict=False`,
+    graphs that are not in `state` keep their own, and others in `state` are ignored.
+    """
+    _check_model("load_graph_state", model)
+    _check_names(model, state, strict)
+    check_graph_state(model, state)
+    if device is None:
+        first = next(model.parameters(), None)
+        device = torch.device("cpu") if first is None else first.device
+    load_carried_values(model, state, torch.device(device))
     for name, graph in _graphs(model):
         if name in state:
             graph._book.load_state_dict(state[name]["book"])
@@ -124,6 +155,31 @@ def without_records(model: nn.Module) -> Iterator[None]:
                     f" (graph {name!r})" if name else "",
                     left_out[0],
                 )
+
+
+def _check_model(function: str, model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise StateError(f"{function} got {a_type(model)}. Pass the model, a graph or a module with graphs.")
+
+
+def _check_names(model: nn.Module, state: object, strict: bool) -> None:
+    """Raise if a state is not for the graphs of a model."""
+    if not isinstance(state, Mapping):
+        raise StateError(
+            f"the saved state of the graphs is {a_type(state)}. Pass the result of graph_state(model)."
+        )
+    names = {name for name, _ in _graphs(model)}
+    if strict and names != state.keys():
+        raise StateError(
+            f"the saved state has graphs at {_shown(state)}, and the model at {_shown(names)}. Nothing was "
+            "loaded. Pass the result of graph_state(model) for the same model, or strict=False to load the "
+            "graphs that both have."
+        )
+
+
+def _shown(names: Collection[str]) -> str:
+    """Return names of modules as text; the name of the model itself is empty."""
+    return ", ".join(repr(name) for name in sorted(names, key=str)) or "no name"
 
 
 def _is_tensor(value: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from flodl.core import MetricError
+from flodl.core.usage.calls import MetricCallError, explain_methods
 from flodl.observe import Book, Trend, TrendGroup, export
 
 from .core import Initial
@@ -18,6 +19,15 @@ from .metrics import GraphMetrics
 from .plan.spec import Spec
 
 
+@explain_methods(
+    MetricCallError,
+    examples={
+        "end_epoch": "Write graph.end_epoch(); the graph counts the epochs itself.",
+        "timing_trend": "Write graph.timing_trend('hidden').",
+        "plot_timings_html": "Write graph.plot_timings_html('timings.html').",
+        "export_timing_trends": "Write graph.export_timing_trends('timings.csv').",
+    },
+)
 class GraphTimings(GraphMetrics, GraphDrawing):
     """Keep a history of the times that `profile` measured, one value per tag and epoch, in seconds."""
 

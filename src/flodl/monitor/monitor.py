@@ -15,7 +15,7 @@ from typing import Any, Self
 from flodl.core import log
 from flodl.core.errors import MonitorError
 from flodl.core.formats import counted, shell_word
-from flodl.core.usage.calls import MonitorCallError, explain_calls, explain_creation
+from flodl.core.usage.calls import MonitorCallError, explain_calls, explain_creation, explain_methods
 
 from . import exports, recorder, validation
 from .attributes import CheckedAttributes
@@ -42,6 +42,7 @@ _STEPS_GO_BACK = (
 @explain_creation(
     MonitorCallError, elsewhere=validation.ELSEWHERE, example="Write Monitor(10, 'runs/first')."
 )
+@explain_methods(MonitorCallError, elsewhere=validation.ELSEWHERE_IN_CALLS, examples=validation.EXAMPLES)
 class Monitor(CheckedAttributes):
     """Monitor any training loop: a line for each epoch, a journal, a live page and an archive.
 
@@ -157,6 +158,8 @@ class Monitor(CheckedAttributes):
                 f"the run has finished, and its live page is closed. "
                 f"`fdl monitor {shell_word(self.run_dir)}` shows the run again."
             )
+        if not isinstance(host, str):
+            raise MonitorError(f"host is {host!r}. Pass a string such as '127.0.0.1'.")
         return self._page.serve(port, host, token)
 
     def describe(self, settings: Mapping[str, Any], *, origins: Mapping[str, str] | None = None) -> None:
@@ -242,6 +245,8 @@ class Monitor(CheckedAttributes):
             step = validation.non_negative_int("step", step, _STEP_ADVICE)
         if epoch is not None and (type(epoch) is not int or epoch < 0):
             epoch = validation.non_negative_int("epoch", epoch, _EPOCH_ADVICE)
+        if also is not None and not callable(also):
+            raise MonitorError(f"also is {also!r:.60}. Pass a function that returns a dict of metrics.")
         sampled = self._steps.sample(step, metrics, epoch)
         if sampled is None:
             return
@@ -262,6 +267,7 @@ class Monitor(CheckedAttributes):
             num_steps = validation.non_negative_int(
                 "num_steps", num_steps, "Pass the number of steps in the epoch, or None."
             )
+        self._epochs.check_progress(epoch, step, num_steps, self.total_epochs)
         if not self._progress_limit.is_due(force=step == num_steps):
             return
         self._epochs.enter_loop()
@@ -270,6 +276,8 @@ class Monitor(CheckedAttributes):
     def alert(self, message: str, *, level: str = "warning", path: str | None = None) -> None:
         """Show a message to the user; `level` is info, warning or error."""
         self._raise_if_finished("Send alerts")
+        if not isinstance(message, str):
+            raise MonitorError(f"the message of the alert is {message!r:.60}. Pass a string.")
         self._alert(message, level=level, path=path)
 
     def emit(self, event: Event) -> None:
@@ -369,6 +377,7 @@ class Monitor(CheckedAttributes):
 
     def _alert(self, message: str, *, level: str = "warning", path: str | None = None) -> None:
         validation.one_of("level", level, validation.LEVELS)
+        validation.of_type("path", path, str, "Pass a dotted path, such as 'encoder.layer.0', or omit it.")
         where = {} if path is None else {"path": path}
         self.emit(Event("alert", {"message": message, "level": level, **where}, rank=self.rank))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,22 @@ ELSEWHERE = {
     **dict.fromkeys(("dir", "log_dir", "logdir", "save_dir", "path", "folder"), "Write run_dir=…."),
     **dict.fromkeys(("project", "title"), "Write name=…."),
     **dict.fromkeys(("port", "host", "serve"), "Call monitor.serve(port=…) afterwards."),
+}
+
+ELSEWHERE_IN_CALLS = {
+    **dict.fromkeys(("total", "total_steps", "steps", "max_steps"), "Write num_steps=…."),
+    **dict.fromkeys(("seconds", "time_s", "duration_s"), "Write duration=…."),
+}
+EXAMPLES = {
+    "progress": "Write monitor.progress(epoch, step, num_steps).",
+    "alert": "Write monitor.alert('the loss is high', level='info').",
+    "describe": "Write monitor.describe({'lr': 0.1}).",
+    "watch": "Write monitor.watch(model).",
+    "emit": "Write monitor.emit(Event('alert', {'message': 'hot'})).",
+    "serve": "Write monitor.serve(port=3000).",
+    "save_html": "Write monitor.save_html('run.html').",
+    "export_csv": "Write monitor.export_csv('run.csv').",
+    "write_log": "Write monitor.write_log('run.log').",
 }
 
 
@@ -63,10 +79,12 @@ def event(value: Event) -> None:
         raise MonitorError(
             f"expected an event, got {value!r}. Pass one, as in Event('alert', {{'message': 'hot'}})."
         )
+    if not isinstance(value.data, Mapping):
+        raise MonitorError(f"the data of the event is {value.data!r:.60}. Pass a dict of its fields.")
     required = REQUIRED.get(value.kind)
     if required is None:
         if value.kind not in KINDS:
-            raise MonitorError(f"unknown kind of event {value.kind!r}. Expected one of {', '.join(KINDS)}.")
+            raise unknown_kind(value.kind)
     elif not required <= value.data.keys():
         missing = " and no ".join(sorted(required - value.data.keys()))
         article = "an" if value.kind[0] in "ae" else "a"
@@ -74,6 +92,30 @@ def event(value: Event) -> None:
             f"{article} {value.kind} event has no {missing}. Add it to its data; "
             "flodl.monitor.events lists the fields of each kind."
         )
+
+
+def unknown_kind(kind: object) -> MonitorError:
+    """Return the error for a kind of event that does not exist."""
+    return MonitorError(f"unknown kind of event {kind!r}. Expected one of {', '.join(KINDS)}.")
+
+
+def kinds(value: Any) -> frozenset[str] | None:
+    """Return a set of kinds of events, or None for all of them; raise for an unknown kind.
+
+    >>> kinds(["epochs"])
+    Traceback (most recent call last):
+    flodl.core.errors.MonitorError: unknown kind of event 'epochs'. Expected one of run_start, epoch, ...
+    """
+    if value is None:
+        return None
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        advice = f"kinds=[{value!r}]" if value in KINDS else "kinds=['epoch', 'alert']"
+        raise MonitorError(f"kinds is {value!r}. Pass a list of kinds of events, as in {advice}.")
+    found = list(value)
+    for kind in found:
+        if kind not in KINDS:
+            raise unknown_kind(kind)
+    return frozenset(found)
 
 
 def port(value: Any) -> int:
@@ -169,7 +211,24 @@ def file(path: Any) -> Path:
     target = expand_user(path)
     if target.is_dir():
         raise MonitorError(f"{os.fspath(path)!r} is a folder. Pass the file to write in it.")
+    _check_parents(target)
     return target
+
+
+def folder(path: Any) -> Path:
+    """Return the path of a folder to write to, or raise if it cannot be one."""
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise MonitorError(f"expected a folder, got {path!r}. Pass its path; '.' is the working directory.")
+    target = expand_user(path)
+    if target.exists() and not target.is_dir():
+        raise MonitorError(f"{os.fspath(path)!r} is a file. Pass a folder.")
+    _check_parents(target)
+    return target
+
+
+def _check_parents(target: Path) -> None:
+    if blocked := next((parent for parent in target.parents if parent.is_file()), None):
+        raise MonitorError(f"cannot write to '{target}': '{blocked}' is a file, not a folder.")
 
 
 def tables(given: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
@@ -180,6 +239,8 @@ def tables(given: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
     flodl.core.errors.MonitorError: the table 'f1' has 2 labels and 1 value. Pass one value, or one row, ...
     """
     found = {}
+    if given is not None and not isinstance(given, Mapping):
+        raise MonitorError(f"tables is {given!r:.60}. Pass a dict of tables by name.")
     for name, table in (given or {}).items():
         if not isinstance(table, Mapping) or not {"labels", "values"} <= table.keys():
             raise MonitorError(f"the table {name!r} is {table!r:.60}. Pass {{'labels': […], 'values': […]}}.")

@@ -42,6 +42,8 @@ class Book:
         self._pending: dict[str, Mean] = {}
         self._unread: list[Mean] = []
         self._origins: dict[str, str] = {}
+        # When each metric was closed last; not saved, because the clock belongs to this process.
+        self._closed_s: dict[str, float] = {}
         self._ended_by: Literal["itself", "parent"] | None = None
 
     @property
@@ -168,10 +170,7 @@ class Book:
     def add_to_last_epoch(self) -> None:
         """Add the pending values to the epoch that ended last."""
         for name in list(self._pending):
-            mean = self._history[name].setdefault(max(self.epoch - 1, 0), Mean())
-            mean.absorb(self._pending.pop(name))
-            mean.fold()
-            self._unread.append(mean)
+            self._close_into(max(self.epoch - 1, 0), name)
 
     @property
     def pending_names(self) -> list[str]:
@@ -217,7 +216,8 @@ class Book:
         flodl.core.errors.MetricError: no metric 'train_loss' was recorded. Did you mean 'loss'?
         """
         history = {epoch: value for epoch, value in self.history(name).items() if epoch >= self._run_start}
-        return Trend(list(history.values()), epochs=list(history), name=name)
+        closed_s = self._closed_s.get(name)
+        return Trend(list(history.values()), epochs=list(history), name=name, closed_s=closed_s)
 
     def has_pending_only(self, name: str) -> bool:
         """Return whether a metric has recorded values, but none of a finished epoch."""
@@ -241,6 +241,7 @@ class Book:
         for name in self._select(names):
             self._pending.pop(name, None)
             self._origins.pop(name, None)
+            self._closed_s.pop(name, None)
             del self._history[name]
         self._unread = [mean for means in self._history.values() for mean in means.values()]
 
@@ -271,10 +272,14 @@ class Book:
 
     def _close(self, names: Collection[str]) -> None:
         for name in names:
-            mean = self._history[name].setdefault(self.epoch, Mean())
-            mean.absorb(self._pending.pop(name))
-            mean.fold()
-            self._unread.append(mean)
+            self._close_into(self.epoch, name)
+
+    def _close_into(self, epoch: int, name: str) -> None:
+        mean = self._history[name].setdefault(epoch, Mean())
+        mean.absorb(self._pending.pop(name))
+        mean.fold()
+        self._unread.append(mean)
+        self._closed_s[name] = self._clock()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as JSON-compatible data; an entry of the history is `[epoch, total, weight]`."""
@@ -309,7 +314,7 @@ class Book:
                 "Load the result of Book.state_dict()."
             ) from error
         self._history, self._pending, self._step, self._timer = history, pending, step, timer
-        self._unread, self._origins, self._ended_by = [], {}, None
+        self._unread, self._origins, self._closed_s, self._ended_by = [], {}, {}, None
         self._run_start = run_start
 
     def __getstate__(self) -> dict[str, Any]:

@@ -13,8 +13,23 @@ from flodl.core.errors import MetricError
 from flodl.core.formats import a_type, format_metric
 from flodl.core.integers import is_number
 from flodl.core.paths import suggestion
+from flodl.core.usage.calls import MetricCallError, explain_creation, explain_methods
+
+_ELSEWHERE = {
+    **dict.fromkeys(("patience", "window", "last", "epochs", "num_epochs", "k"), "Write n=…."),
+    **dict.fromkeys(("min_delta", "threshold", "tolerance", "eps", "delta", "atol"), "Write tol=…."),
+    "rtol": "Write tol=…, relative=True.",
+    **dict.fromkeys(("minimize", "maximize"), "Write mode='min' or mode='max'."),
+}
+_EXAMPLES = {
+    name: f"Write {name}(5), for the last 5 values."
+    for question in ("stalled", "improving", "converged")
+    for name in (question, f"all_{question}", f"any_{question}")
+} | {"last": "Write last(5)."}
 
 
+@explain_creation(MetricCallError, example="Write Trend([0.5, 0.25], name='loss').")
+@explain_methods(MetricCallError, elsewhere=_ELSEWHERE, examples=_EXAMPLES)
 class Trend:
     """The history of one metric, with statistics of its last `n` values (all of them for `n=0`).
 
@@ -32,11 +47,18 @@ class Trend:
     """
 
     def __init__(
-        self, values: Sequence[float], *, epochs: Sequence[int] | None = None, name: str = ""
+        self,
+        values: Sequence[float],
+        *,
+        epochs: Sequence[int] | None = None,
+        name: str = "",
+        closed_s: float | None = None,
     ) -> None:
         self._values = _numbers(values, name)
-        self._epochs = list(range(len(self._values))) if epochs is None else [int(epoch) for epoch in epochs]
+        self._epochs = list(range(len(self._values))) if epochs is None else _indices(epochs, name)
         self.name = name
+        # When the latest value was closed, as time.monotonic counts it; None if an earlier process did.
+        self.closed_s = closed_s
         if len(self._epochs) != len(self._values):
             raise MetricError(
                 f"the trend {name!r} has {len(self._values)} values but {len(self._epochs)} epochs. "
@@ -161,6 +183,8 @@ class Trend:
         return None if len(self) < needed else self._values[-count:] if count else self._values
 
 
+@explain_creation(MetricCallError, example="Write TrendGroup({'loss': trend}).")
+@explain_methods(MetricCallError, elsewhere=_ELSEWHERE, examples=_EXAMPLES)
 class TrendGroup(Mapping[str, Trend]):
     """Several trends queried at once; every answer of an empty group is False.
 
@@ -262,6 +286,14 @@ def _numbers(values: Any, name: str) -> list[float]:
     raise MetricError(
         f"the trend {name!r} got {values!r:.60}. Pass a list of numbers, one for each epoch; "
         "model.trend('loss') returns the trend of a metric."
+    )
+
+
+def _indices(epochs: Any, name: str) -> list[int]:
+    with contextlib.suppress(TypeError):
+        return [operator.index(epoch) for epoch in epochs]
+    raise MetricError(
+        f"the trend {name!r} got epochs={epochs!r:.60}. Pass a list of integers, one for each value."
     )
 
 

@@ -151,6 +151,38 @@ def test_only_metrics_that_a_graph_closed_since_the_last_log_are_logged(monitor,
     assert recorded("alert") == []
 
 
+def test_every_row_that_a_graph_closed_before_the_first_log_is_logged(monitor, recorded):
+    model = FlowBuilder(nn.Linear(2, 2)).build()
+    for epoch in range(2):
+        model.record("train", epoch + 1.0)
+        model.end_epoch()
+        model.record("val", epoch + 2.0)
+        model.end_epoch()
+        monitor.log(epoch, model)
+    assert [record["metrics"] for record in monitor.history] == [
+        {"train": 1.0, "val": 2.0},
+        {"train": 2.0, "val": 3.0},
+    ]
+    assert recorded("alert") == []
+
+
+def test_metrics_that_a_graph_closed_before_the_monitor_was_created_are_not_logged():
+    model = FlowBuilder(nn.Linear(2, 2)).build()
+    for name in ("pretraining", "loss"):
+        model.record(name, 1.0)
+        model.end_epoch()
+    with Monitor(2, console=False, resources=False) as before:
+        before.log(0, model)
+    with Monitor(2, console=False, resources=False) as monitor:
+        model.record("loss", 0.5)
+        model.end_epoch()
+        model.record("val", 0.75)
+        model.end_epoch()
+        monitor.log(0, model)
+    assert before.history[0]["metrics"] == {"loss": 1.0}  # the newest row: nothing was closed since
+    assert monitor.history[0]["metrics"] == {"loss": 0.5, "val": 0.75}
+
+
 def test_flushed_metrics_of_a_graph_are_logged_without_end_epoch(monitor, recorded):
     model = FlowBuilder(nn.Linear(2, 2)).build()
     for epoch in range(2):

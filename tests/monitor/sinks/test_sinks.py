@@ -173,7 +173,7 @@ def test_an_alert_that_cannot_be_emitted_is_a_warning(capsys):
 
 
 def test_the_capacity_must_be_positive():
-    with pytest.raises(ValueError, match="capacity is 0"):
+    with pytest.raises(MonitorError, match="capacity is 0"):
         Guarded(Collecting(), capacity=0)
 
 
@@ -215,6 +215,30 @@ def test_json_lines_are_strict_and_appended(tmp_path):
     lines = [json.loads(line, parse_constant=pytest.fail) for line in path.read_text().splitlines()]
     assert len(lines) == 2 * len(EVENTS)
     assert lines[5]["metrics"] == {"loss": "nan"}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "message"),
+    [
+        (["epochs", "alert"], r"unknown kind of event 'epochs'. Expected one of run_start, epoch, "),
+        ("epoch", r"kinds is 'epoch'. Pass a list of kinds of events, as in kinds=\['epoch'\]"),
+        (3, r"kinds is 3. Pass a list of kinds of events, as in kinds=\['epoch', 'alert'\]"),
+        ([["epoch"]], r"unknown kind of event \['epoch'\]"),
+    ],
+)
+def test_kinds_that_do_not_exist_raise(tmp_path, kinds, message):
+    with pytest.raises(MonitorError, match=message):
+        JsonLines(tmp_path / "run.jsonl", kinds=kinds)
+    assert not (tmp_path / "run.jsonl").exists()
+
+
+def test_kinds_can_come_from_a_generator(tmp_path):
+    sink = JsonLines(tmp_path / "run.jsonl", kinds=(kind for kind in ["epoch"]))
+    for event in EVENTS:
+        sink.write(event)
+    sink.close()
+    found = [json.loads(line)["kind"] for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    assert found == ["epoch"] * sum(event.kind == "epoch" for event in EVENTS)
 
 
 def test_values_that_json_cannot_represent_are_written_as_text(tmp_path):
@@ -259,10 +283,57 @@ def test_an_epoch_that_is_logged_again_replaces_its_row_and_those_of_later_epoch
             sink.write(epoch(number, loss=loss))
         sink.close()
     assert [(row["epoch"], row["step"], row["loss"]) for row in rows(path)] == [
-        ("3", "7", "0.75"),
         ("1", "", "0.5"),
         ("2", "7", "0.75"),
         ("2", "", "0.25"),
+    ]
+
+
+def step(number, *, epoch=0, **metrics):
+    return Event("metrics", {"epoch": epoch, "step": number, "metrics": metrics}, time_s=1.0)
+
+
+def test_a_step_that_is_logged_again_replaces_its_metrics_from_there_on(tmp_path):
+    path = tmp_path / "run.csv"
+    for first, last, loss in ((0, 4, 0.5), (3, 5, 0.25), (2, 3, 0.125)):
+        sink = Csv(path)
+        for number in range(first, last + 1):
+            sink.write(step(number, loss=loss))
+        sink.close()
+    found = [(row["step"], row["loss"]) for row in rows(path)]
+    assert found == [("0", "0.5"), ("1", "0.5"), ("2", "0.125"), ("3", "0.125")]
+
+
+def test_other_metrics_of_a_step_stay_when_one_is_logged_again(tmp_path):
+    path = tmp_path / "run.csv"
+    sink = Csv(path)
+    sink.write(step(0, loss=1.0, norm=1.0))
+    sink.write(step(1, loss=2.0, norm=2.0))
+    sink.write(step(1, accuracy=0.5))  # two calls per step
+    sink.write(step(0, norm=3.0))
+    sink.write(step(0, accuracy=0.75))
+    sink.close()
+    found = [(row["step"], row["loss"], row["norm"], row["accuracy"]) for row in rows(path)]
+    assert found == [
+        ("0", "1.0", "", ""),
+        ("1", "2.0", "", ""),
+        ("0", "", "3.0", ""),
+        ("0", "", "", "0.75"),
+    ]
+
+
+def test_an_epoch_that_is_logged_again_replaces_the_steps_of_later_epochs(tmp_path):
+    path = tmp_path / "run.csv"
+    sink = Csv(path)
+    for number in range(3):
+        sink.write(step(number, epoch=number, loss=0.5))
+        sink.write(epoch(number, loss=0.5))
+    sink.write(epoch(2, loss=0.25))  # the last epoch again: nothing was logged after it
+    sink.write(epoch(0, loss=0.125))
+    sink.close()
+    assert [(row["epoch"], row["step"], row["loss"]) for row in rows(path)] == [
+        ("1", "0", "0.5"),
+        ("1", "", "0.125"),
     ]
 
 
@@ -391,5 +462,28 @@ def test_a_failure_while_closing_a_sink_is_recorded_in_the_journal(tmp_path):
 
 
 def test_an_empty_folder_for_tensorboard_is_an_error():
-    with pytest.raises(MonitorError, match=r"TensorBoard\(''\): pass a folder"):
+    with pytest.raises(MonitorError, match="expected a folder, got ''"):
         TensorBoard("")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda file: TensorBoard(file), "'.*file' is a file. Pass a folder."),
+        (lambda file: TensorBoard(file / "board"), "cannot write to '.*board': '.*file' is a file"),
+        (lambda file: TensorBoard(None), "expected a folder, got None"),
+        (lambda file: TensorBoard(), r"TensorBoard needs 'folder'. Write TensorBoard\('board'\)."),
+        (lambda file: Csv(file.parent), "is a folder. Pass the file to write in it."),
+        (lambda file: Csv(file / "run.csv"), "cannot write to '.*run.csv': '.*file' is a file"),
+        (lambda file: Csv(""), "expected a path, got ''. Pass the file to write."),
+        (lambda file: Csv(file, kinds=["epoch"]), "Csv has no argument 'kinds'"),
+        (lambda file: JsonLines(3), "expected a path, got 3. Pass the file to write."),
+        (lambda file: JsonLines(file, ["epoch"]), "JsonLines got .*takes only path that way"),
+        (lambda file: Guarded(3), "Guarded got 3. Pass a sink"),
+    ],
+)
+def test_wrong_arguments_of_a_sink_raise(tmp_path, make, message):
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(MonitorError, match=message):
+        make(file)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import wraps
 from inspect import Parameter, signature, unwrap
+from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
 
 from ..errors import (
@@ -113,6 +114,29 @@ def explain_creation(
         decorator = explain_calls(error, name=kind.__name__, elsewhere=elsewhere, example=example)
         # Unwrapped, because an inherited one would explain the call with the name of the base class.
         kind.__init__ = decorator(unwrap(kind.__init__))  # type: ignore[misc]
+        return kind
+
+    return decorate
+
+
+def explain_methods(
+    error: type[FlodlError], *, elsewhere: Mapping[str, str] | None = None, examples: Mapping[str, str]
+) -> Callable[[C], C]:
+    """Return a class decorator: `explain_calls` for all public methods; `examples` are calls by name.
+
+    >>> @explain_methods(DataCallError, examples={"read": "Write table.read(3)."})
+    ... class Table:
+    ...     def read(self, row): ...
+    >>> Table().read()
+    Traceback (most recent call last):
+    flodl.core.usage.calls.DataCallError: read needs 'row'. Write table.read(3).
+    """
+
+    def decorate(kind: C) -> C:
+        for name, method in list(vars(kind).items()):
+            if isinstance(method, FunctionType) and not name.startswith("_") and method is unwrap(method):
+                decorator = explain_calls(error, elsewhere=elsewhere, example=examples.get(name, ""))
+                setattr(kind, name, decorator(method))
         return kind
 
     return decorate

@@ -110,6 +110,22 @@ class EpochTracker:
         """Add an epoch of an earlier process; its duration is not known."""
         self._records.append(epoch_record(event, total_epochs))
 
+    def check_progress(self, epoch: int, step: int, num_steps: int | None, total_epochs: int) -> None:
+        """Report a position that does not exist in the run, once."""
+        call = f"progress({epoch}, {step}{'' if num_steps is None else f', {num_steps}'})"
+        if num_steps is not None and step > num_steps:
+            self._alert_once(
+                "progress",
+                f"{call}: step {step} of {num_steps} does not exist. Pass the epoch, the number of steps "
+                "done in this epoch, and the number of steps of an epoch.",
+            )
+        if 0 < total_epochs <= epoch:
+            self._alert_once(
+                "beyond",
+                f"{call}: the last of {total_epochs} epochs is epoch {total_epochs - 1}, counted from 0. "
+                "Pass the epoch first, then the step in this epoch.",
+            )
+
     def _check_order(self, epoch: int, last: int) -> None:
         """Report an epoch that is logged after a later one, as `merge_history` will show it."""
         if epoch in self._logged:

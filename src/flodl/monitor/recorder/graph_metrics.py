@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -12,11 +13,13 @@ from ..metrics import HasMetrics, Metrics, as_numbers
 class GraphMetrics:
     """Read from graphs only what they closed since they were logged last; other metrics are read as they are.
 
-    `alert` is called once if a graph has nothing new.
+    The first time, that is what a graph closed since this object was created. If it closed nothing since
+    then, its newest row is read. `alert` is called once if a graph has nothing new.
     """
 
     def __init__(self, alert: Callable[[str], object]) -> None:
         self._alert: Callable[[str], object] | None = alert
+        self._started_s = time.monotonic()
         self._logged: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 
     def read(self, epoch: int, metrics: Metrics) -> dict[str, float]:
@@ -27,8 +30,13 @@ class GraphMetrics:
         latest = {name: (trends[name].epochs[-1], trends[name].latest) for name in trends if trends[name]}
         logged = self._logged.get(metrics)
         if logged is None:
+            recent = {name for name in latest if self._is_recent(trends[name])}
             newest = max((at for at, _ in latest.values()), default=-1)
-            found = {name: value for name, (at, value) in latest.items() if at == newest}
+            found = {
+                name: value
+                for name, (at, value) in latest.items()
+                if (name in recent if recent else at == newest)
+            }
         else:
             found = {name: value for name, (at, value) in latest.items() if logged.get(name) != (at, value)}
         self._logged[metrics] = latest
@@ -39,3 +47,7 @@ class GraphMetrics:
                 "and call end_epoch() before the graph is logged."
             )
         return as_numbers(found)
+
+    def _is_recent(self, trend: Any) -> bool:
+        closed_s = getattr(trend, "closed_s", None)
+        return closed_s is not None and closed_s >= self._started_s

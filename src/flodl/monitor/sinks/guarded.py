@@ -6,8 +6,11 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from flodl.core import log
+from flodl.core import MonitorError, log
+from flodl.core.integers import is_integer
+from flodl.core.usage.calls import MonitorCallError, explain_creation
 
+from .. import validation
 from ..events import Event
 from .sink import Sink
 
@@ -15,6 +18,7 @@ _CAPACITY = 10_000
 _MAX_FAILURES = 5
 
 
+@explain_creation(MonitorCallError, example="Write Guarded(sink).")
 class Guarded:
     """Pass events to a sink from a separate thread.
 
@@ -43,8 +47,12 @@ class Guarded:
         capacity: int = _CAPACITY,
         name: str = "",
     ) -> None:
-        if capacity < 1:
-            raise ValueError(f"capacity is {capacity}. Pass the maximum number of queued events, 1 or more.")
+        if not validation.is_sink(sink):
+            raise MonitorError(f"Guarded got {sink!r:.60}. Pass a sink, with the methods write and close.")
+        if not is_integer(capacity, at_least=1):
+            raise MonitorError(
+                f"capacity is {capacity!r}. Pass the maximum number of queued events, 1 or more."
+            )
         self.num_dropped = 0
         self._sink = sink
         self._emit = emit

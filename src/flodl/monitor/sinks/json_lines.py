@@ -8,10 +8,14 @@ import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from flodl.core.usage.calls import MonitorCallError, explain_creation
+
+from .. import validation
 from ..events import Event
 from .sink import open_to_append
 
 
+@explain_creation(MonitorCallError, example="Write JsonLines('run.jsonl', kinds=['epoch']).")
 class JsonLines:
     """Append each event to a file as one line of strict JSON.
 
@@ -27,8 +31,8 @@ class JsonLines:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, kinds: Collection[str] | None = None) -> None:
-        self._kinds = kinds
-        self._file = open_to_append(path)
+        self._kinds = validation.kinds(kinds)
+        self._file = open_to_append(validation.file(path))
 
     def write(self, event: Event) -> None:
         """Append an event; it survives a later crash of the process."""

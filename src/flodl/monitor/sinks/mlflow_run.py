@@ -6,6 +6,8 @@ import re
 from importlib import import_module
 from typing import Any
 
+from flodl.core.usage.calls import MonitorCallError, explain_creation
+
 from .sink import Numbers
 from .tracker import Tracker, require
 
@@ -15,6 +17,7 @@ _MAX_NAME_LENGTH = 250
 _MAX_VALUE_LENGTH = 6000
 
 
+@explain_creation(MonitorCallError, example="Write MLflow(experiment='flodl').")
 class MLflow(Tracker):
     """Send metrics and settings to MLflow; by default to a local SQLite file, or to the store at `uri`."""
 

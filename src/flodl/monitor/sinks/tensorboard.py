@@ -12,20 +12,19 @@ import struct
 import time
 from typing import Any
 
-from flodl.core.errors import MonitorError
-from flodl.core.files import expand_user
+from flodl.core.usage.calls import MonitorCallError, explain_creation
 
+from .. import validation
 from .sink import Numbers
 from .tracker import Tracker
 
 
+@explain_creation(MonitorCallError, example="Write TensorBoard('board').")
 class TensorBoard(Tracker):
     """Write scalars and texts to `folder`; view them with `tensorboard --logdir folder`."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        if not os.fspath(folder):
-            raise MonitorError("TensorBoard(''): pass a folder; '.' is the working directory.")
-        folder = expand_user(folder)
+        folder = validation.folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
         # TensorBoard finds files by "tfevents" in their name, and sorts them by the time.
         name = f"events.out.tfevents.{time.time_ns() // 1000:016d}.{socket.gethostname()}.{os.getpid()}"

@@ -5,10 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from flodl.core.usage.calls import MonitorCallError, explain_creation
+
 from .sink import Numbers
 from .tracker import Tracker, require
 
 
+@explain_creation(MonitorCallError, example="Write Trackio('my-project').")
 class Trackio(Tracker):
     """Write a Trackio run; view it with `trackio show`."""
 

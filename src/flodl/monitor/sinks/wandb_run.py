@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from flodl.core.files import expand_user
+from flodl.core.usage.calls import MonitorCallError, explain_creation
 
 from .sink import Numbers
 from .tracker import Tracker, require
@@ -15,6 +16,7 @@ _AXES = ("epoch", "step", "resources")
 _LEVELS = {"error": "ERROR", "info": "INFO"}
 
 
+@explain_creation(MonitorCallError, example="Write WandB('my-project').")
 class WandB(Tracker):
     """Write a Weights & Biases run to `folder`; upload it with `wandb sync`, or live with `mode="online"`."""
 

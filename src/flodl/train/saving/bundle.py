@@ -120,7 +120,7 @@ def load_parts(
     hooks.load_state_dict(parts["hooks"])
     if with_modes:
         restore_modes(session.model, parts["trainer"]["modes"])
-    load_graph_state(session.model, parts["graphs"], session.device)
+    load_graph_state(session.model, parts["graphs"], session.device, strict=False)
     RngState.from_state_dict(parts["rng"], session.device).restore()
 
 
