@@ -23,13 +23,14 @@ from flodl.optim import Schedule, ScheduleBridge, apply
 from .batch.keywords import by_position, taking_a_dict
 from .batch.samples import (
     ambiguous_samples,
+    is_surely_time_first,
     leading_lengths,
     num_samples,
     time_steps_of,
     varying_samples,
 )
 from .batch.signature import Signature, signature
-from .batch.time_first import leading_dimensions, recurrent_inputs, varying_rows
+from .batch.time_first import leading_dimensions, time_first_calls, varying_rows
 from .device.memory import memory_use
 from .errors import StepAttributeError, StepCallError
 from .mistakes.broadcasts import watch_broadcasts
@@ -340,7 +341,8 @@ class TrainStep:
                     self._body.means.save()
                     self._calls.left = None
             micro = self._micro_batch(batch, form, samples, ragged=ragged)
-            outcome = self._run_first(micro) if started else controller.run(micro, self._count.steps)
+            is_watched = bool(started) or usual.possible_steps is not None
+            outcome = self._run_watched(micro) if is_watched else controller.run(micro, self._count.steps)
             self._count.values = outcome.values
             if self._body.undo.carried is not None:
                 self._body.undo.detach_carried()
@@ -540,7 +542,10 @@ class TrainStep:
         if not usual.is_explicit and len(lengths := leading_lengths(batch)) > 1:
             usual.is_explicit = True
             self._journal.add(self._count.steps, "samples", Cause.SAMPLE_COUNT, ambiguous_samples(lengths))
-            usual.time_steps = time_steps_of(batch)
+            if (found := time_steps_of(batch)) is not None and is_surely_time_first(batch):
+                usual.time_steps = found
+            else:
+                usual.possible_steps = found
         elif usual.time_steps is not None:
             self._compare_time_steps(time_steps_of(batch), samples)
         elif usual.time_first is not None and not usual.is_explicit:
@@ -558,18 +563,21 @@ class TrainStep:
         if self._window.accumulate > 1:
             self._warn_of_samples()
 
-    def _run_first(self, micro: Micro) -> Outcome:
-        """Run the first batch here; look for broadcasts, and for recurrent modules that read time first."""
+    def _run_watched(self, micro: Micro) -> Outcome:
+        """Run the first batch here; look for broadcasts, and for modules that read time first."""
         controller, usual = self._controller, self._usual
-        if usual.is_explicit or controller.tier != "eager":
+        possible, usual.possible_steps = usual.possible_steps, None
+        if controller.tier != "eager" or (usual.is_explicit and possible is None):
             return controller.run(micro, self._count.steps)
         model = self._body.model
-        with recurrent_inputs(model) as found, watch_broadcasts(model, micro.batch) as broadcasts:
+        with time_first_calls(model) as found, watch_broadcasts(model, micro.batch) as broadcasts:
             outcome = controller.run(micro, self._count.steps)
         for text in broadcasts:
             self._journal.warn(self._count.steps, "broadcast", Cause.PROBABLE_MISTAKE, text)
+        if possible is not None and found.confirm(possible):
+            usual.time_steps = possible
         leading = leading_dimensions(micro.batch)
-        usual.time_first = leading if leading in found else None
+        usual.time_first = leading if leading in found.inputs else None
         return outcome
 
     def _compare_rows(self, now: tuple[int, int] | None) -> None:
