@@ -98,7 +98,7 @@ def _of_0_to_1(name: str, scores: Tensor, target: Tensor, named: Mapping[str, An
     low, high = target.min().item(), target.max().item()
     return (
         f"{name} takes targets from 0 to 1, and these are from {low:g} to {high:g}. Map labels of -1 and 1 "
-        "to 0 and 1; for more than two classes, use cross_entropy; to leave out targets, give them the weight 0"
+        "to 0 and 1; for more than two classes, use cross_entropy; targets that do not count get the weight 0"
     )
 
 
@@ -107,7 +107,6 @@ _CHECKS = {
     functional.nll_loss: _nll_loss,
     functional.kl_div: _kl_div,
     functional.binary_cross_entropy_with_logits: _of_0_to_1,
-    functional.multilabel_soft_margin_loss: _of_0_to_1,
 }
 
 
