@@ -72,14 +72,10 @@ def _nll_loss(name: str, logs: Tensor, target: Tensor, named: Mapping[str, Any])
 def _kl_div(name: str, logs: Tensor, target: Tensor, named: Mapping[str, Any]) -> str:
     if origin_of(logs) == "LogSoftmaxBackward0":
         return _other_dimension(name, logs.detach())
-    if _are_probabilities(logs, -1):
-        told = "are probabilities"
-    elif _is_without_logs(logs):
-        told = f"has values up to {logs.max().item():.3g}, above 0"
-    else:
+    if logs.shape != target.shape or not _are_probabilities(logs, -1):
         return ""
     return (
-        f"{name} takes log-probabilities, and its input {told}. Write "
+        f"{name} takes log-probabilities, and its input are probabilities. Write "
         f"{name}(scores.log_softmax(-1), targets), with targets that are probabilities"
     )
 
