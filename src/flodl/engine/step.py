@@ -58,7 +58,7 @@ from .program.program import StepBody
 from .program.progress import Count, Stage
 from .program.ragged import UsualSize, padded
 from .program.runner import Micro, Phase, update_strictly
-from .program.saved_state import check_saved
+from .program.saved_state import check_carried, check_saved
 from .program.update import parameters_of
 from .reduction.gradients import ReduceGradients
 from .report import Cause, Journal, StepReport
@@ -404,7 +404,9 @@ class TrainStep:
 
     @hides_own_frames
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs besides model and optimizer: counts, schedule, scaler, means.
+        """Return what a resumed run needs besides model, optimizer and random state.
+
+        These are counts, schedule, scaler and means, and a copy of the values that graphs carry.
 
         Call it between two updates, not in the middle of an accumulation window.
         """
@@ -414,7 +416,7 @@ class TrainStep:
                 f"an accumulation window is half full ({window.position} of {window.accumulate} "
                 "micro-batches), and its gradients are not part of the state. Save after an update."
             )
-        body = self._body
+        body, carried = self._body, self._body.undo.carried
         return {
             "steps": self._count.steps,
             "updates": self._count.updates,
@@ -425,6 +427,7 @@ class TrainStep:
             "means": [[list(names), total.tolist()] for names, total in body.means.totals.items()],
             "scaler": None if body.scaler is None else [tensor.item() for tensor in body.scaler.state()],
             "schedule": None if self._bridge is None else self._bridge.state_dict(),
+            **({} if carried is None else {"carried": carried.state()}),
         }
 
     @hides_own_frames
@@ -437,6 +440,11 @@ class TrainStep:
             with_schedule=self._bridge is not None,
             precision=self._settings.precision,
         )
+        carried = body.undo.carried
+        # States of earlier versions, and of trainers, do not have them.
+        saved_carried = state.get("carried")
+        if saved_carried is not None:
+            check_carried(saved_carried, [len(one.carried) for one in carried.holders] if carried else [])
         body.updater.refresh()
         if self._bridge is not None:
             try:
@@ -457,6 +465,8 @@ class TrainStep:
         if body.scaler is not None:
             for tensor, number in zip(body.scaler.state(), state["scaler"]):
                 tensor.fill_(number)
+        if carried is not None and saved_carried is not None:
+            carried.load(saved_carried, body.device)
 
     def close(self) -> None:
         """Stop a compilation that still runs in another process."""
