@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 from flodl.core import StepError
 from flodl.engine import TrainStep
 from flodl.engine.internals import body_of
+from flodl.graph import FlowBuilder
 from flodl.optim import CosineScheduler
 
 
@@ -140,3 +142,89 @@ def test_loading_into_a_step_that_has_run_replaces_its_means() -> None:
     assert step.means() == wanted
     # A recording writes to these tensors.
     assert all(body_of(step).means.totals[names] is total for names, total in totals.items())
+
+
+class Cell(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(4, 8)
+
+    def forward(self, x: torch.Tensor, *, h: torch.Tensor) -> torch.Tensor:
+        return self.cell(x, h)
+
+
+def carrying(seed: int) -> tuple[nn.Module, torch.optim.Optimizer, TrainStep]:
+    torch.manual_seed(seed)
+    flow = FlowBuilder(Cell()).using("h", init=lambda x: x.new_zeros(len(x), 8)).tag("h")
+    model = flow.through(nn.Linear(8, 2)).build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return model, optimizer, TrainStep(model, optimizer, loss_of, tier="eager")
+
+
+def test_values_that_a_graph_carries_are_part_of_the_state_and_are_copied() -> None:
+    data = [batch for index, batch in enumerate(batches(8)) if index != 3]
+    _, _, step = carrying(0)
+    through = [step(*batch) for batch in data]
+
+    first, optimizer, step = carrying(0)
+    losses = [step(*batch) for batch in data[:4]]
+    saved = copy.deepcopy([first.state_dict(), optimizer.state_dict()])
+    state = step.state_dict()
+    [carried] = state["carried"]
+    value = carried["values"][0].clone()
+    step(*data[4])
+    assert torch.equal(carried["values"][0], value)
+
+    second, fresh_optimizer, resumed = carrying(1)
+    second.load_state_dict(saved[0])
+    fresh_optimizer.load_state_dict(saved[1])
+    resumed.load_state_dict(state)
+    losses += [resumed(*batch) for batch in data[4:]]
+    assert torch.equal(torch.stack(losses), torch.stack(through))
+    assert torch.equal(carried["values"][0], value)
+
+
+def test_a_state_from_before_the_first_call_drops_what_is_carried() -> None:
+    _, _, step = carrying(0)
+    empty = step.state_dict()
+    first = step(*batches(1 + 3)[0])
+    again = carrying(0)[2]
+    again(*batches(4)[1])
+    again.load_state_dict(empty)
+    assert again.state_dict()["carried"] == [{"values": (None,), "batch": None}]
+    assert first.isfinite()
+
+
+def test_a_state_without_carried_values_leaves_those_of_the_graph() -> None:
+    _, _, step = carrying(0)
+    step(*batches(4)[0])
+    state = step.state_dict()
+    carried = state.pop("carried")
+    step.load_state_dict(state)
+    [after] = step.state_dict()["carried"]
+    assert torch.equal(after["values"][0], carried[0]["values"][0])
+
+
+@pytest.mark.parametrize(
+    ("carried", "message"),
+    [
+        ([], "carried values of 0 graphs, and the model has 1"),
+        (5, "carried values contain 5, expected a list"),
+        ([{"values": (None, None), "batch": None}], r"carried\[0\]\['values'\] are \(None, None\)"),
+        ([{"values": (3,), "batch": None}], r"carried\[0\]\['values'\]\[0\] is 3, which has no tensors"),
+        ([{"values": (None,), "batch": -1}], r"carried\[0\]\['batch'\] is -1"),
+        ([None], r"carried\[0\] is None, expected a dict"),
+    ],
+)
+def test_carried_values_that_do_not_fit_are_refused_before_anything_changes(carried, message) -> None:
+    _, _, step = carrying(0)
+    step(*batches(4)[0])
+    with pytest.raises(StepError, match=message):
+        step.load_state_dict({**step.state_dict(), "steps": 99, "carried": carried})
+    assert step.steps == 1
+
+
+def test_carried_values_are_refused_by_a_model_that_carries_none() -> None:
+    step, carried = fresh(0)[2], carrying(0)[2].state_dict()["carried"]
+    with pytest.raises(StepError, match="carried values of 1 graphs, and the model has 0"):
+        step.load_state_dict({**step.state_dict(), "carried": carried})

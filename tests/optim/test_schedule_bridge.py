@@ -479,3 +479,44 @@ def test_the_rate_that_an_earlier_training_left_is_not_noted():
     optimizer.param_groups[0]["params"][0].grad = torch.ones(2)
     optimizer.step()
     assert apply(CosineScheduler(0.1, 0.0, 10), optimizer).note == ""
+
+
+def _plateau_loop(steps, *, observe_at=()):
+    schedule = PlateauScheduler(0.1, patience=2, factor=0.5)
+    bridge = apply(WarmupScheduler(schedule, 0.1, 5), _optimizer(0.1))
+    for step in range(1, steps + 1):
+        bridge.step()
+        if step in observe_at:
+            bridge.observe(1.0)
+    return bridge
+
+
+def test_a_loop_that_never_observes_a_metric_is_noted_when_it_ends(capsys):
+    bridge = _plateau_loop(150)
+    assert capsys.readouterr().err == ""
+    del bridge
+    told = capsys.readouterr().err
+    assert told.count("PlateauScheduler has observed no metric in 150 updates") == 1
+    assert "bridge.observe(metric) once per epoch" in told
+
+
+def test_a_loop_that_never_observes_a_metric_is_noted_once_while_it_runs(capsys):
+    bridge = _plateau_loop(20_001)
+    del bridge
+    assert capsys.readouterr().err.count("has observed no metric in 20000 updates") == 1
+
+
+@pytest.mark.parametrize(("steps", "observe_at"), [(150, (150,)), (50, ()), (20_001, (19_000,))])
+def test_a_loop_that_observes_once_per_epoch_or_is_short_is_not_noted(steps, observe_at, capsys):
+    bridge = _plateau_loop(steps, observe_at=observe_at)
+    del bridge
+    assert capsys.readouterr().err == ""
+
+
+def test_a_loop_that_ends_with_an_error_is_not_noted(capsys):
+    bridge = _plateau_loop(150)
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        del bridge
+    assert capsys.readouterr().err == ""

@@ -23,13 +23,14 @@ from flodl.optim import Schedule, ScheduleBridge, apply
 from .batch.keywords import by_position, taking_a_dict
 from .batch.samples import (
     ambiguous_samples,
+    is_surely_time_first,
     leading_lengths,
     num_samples,
     time_steps_of,
     varying_samples,
 )
 from .batch.signature import Signature, signature
-from .batch.time_first import leading_dimensions, recurrent_inputs, varying_rows
+from .batch.time_first import leading_dimensions, time_first_calls, varying_rows
 from .device.memory import memory_use
 from .errors import StepAttributeError, StepCallError
 from .mistakes.broadcasts import watch_broadcasts
@@ -57,7 +58,7 @@ from .program.program import StepBody
 from .program.progress import Count, Stage
 from .program.ragged import UsualSize, padded
 from .program.runner import Micro, Phase, update_strictly
-from .program.saved_state import check_saved
+from .program.saved_state import check_carried, check_saved
 from .program.update import parameters_of
 from .reduction.gradients import ReduceGradients
 from .report import Cause, Journal, StepReport
@@ -340,7 +341,8 @@ class TrainStep:
                     self._body.means.save()
                     self._calls.left = None
             micro = self._micro_batch(batch, form, samples, ragged=ragged)
-            outcome = self._run_first(micro) if started else controller.run(micro, self._count.steps)
+            is_watched = bool(started) or usual.possible_steps is not None
+            outcome = self._run_watched(micro) if is_watched else controller.run(micro, self._count.steps)
             self._count.values = outcome.values
             if self._body.undo.carried is not None:
                 self._body.undo.detach_carried()
@@ -402,7 +404,9 @@ class TrainStep:
 
     @hides_own_frames
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs besides model and optimizer: counts, schedule, scaler, means.
+        """Return what a resumed run needs besides model, optimizer and random state.
+
+        These are counts, schedule, scaler and means, and a copy of the values that graphs carry.
 
         Call it between two updates, not in the middle of an accumulation window.
         """
@@ -412,7 +416,7 @@ class TrainStep:
                 f"an accumulation window is half full ({window.position} of {window.accumulate} "
                 "micro-batches), and its gradients are not part of the state. Save after an update."
             )
-        body = self._body
+        body, carried = self._body, self._body.undo.carried
         return {
             "steps": self._count.steps,
             "updates": self._count.updates,
@@ -423,6 +427,7 @@ class TrainStep:
             "means": [[list(names), total.tolist()] for names, total in body.means.totals.items()],
             "scaler": None if body.scaler is None else [tensor.item() for tensor in body.scaler.state()],
             "schedule": None if self._bridge is None else self._bridge.state_dict(),
+            **({} if carried is None else {"carried": carried.state()}),
         }
 
     @hides_own_frames
@@ -435,6 +440,11 @@ class TrainStep:
             with_schedule=self._bridge is not None,
             precision=self._settings.precision,
         )
+        carried = body.undo.carried
+        # States of earlier versions, and of trainers, do not have them.
+        saved_carried = state.get("carried")
+        if saved_carried is not None:
+            check_carried(saved_carried, [len(one.carried) for one in carried.holders] if carried else [])
         body.updater.refresh()
         if self._bridge is not None:
             try:
@@ -455,6 +465,8 @@ class TrainStep:
         if body.scaler is not None:
             for tensor, number in zip(body.scaler.state(), state["scaler"]):
                 tensor.fill_(number)
+        if carried is not None and saved_carried is not None:
+            carried.load(saved_carried, body.device)
 
     def close(self) -> None:
         """Stop a compilation that still runs in another process."""
@@ -540,7 +552,10 @@ class TrainStep:
         if not usual.is_explicit and len(lengths := leading_lengths(batch)) > 1:
             usual.is_explicit = True
             self._journal.add(self._count.steps, "samples", Cause.SAMPLE_COUNT, ambiguous_samples(lengths))
-            usual.time_steps = time_steps_of(batch)
+            if (found := time_steps_of(batch)) is not None and is_surely_time_first(batch):
+                usual.time_steps = found
+            else:
+                usual.possible_steps = found
         elif usual.time_steps is not None:
             self._compare_time_steps(time_steps_of(batch), samples)
         elif usual.time_first is not None and not usual.is_explicit:
@@ -558,18 +573,21 @@ class TrainStep:
         if self._window.accumulate > 1:
             self._warn_of_samples()
 
-    def _run_first(self, micro: Micro) -> Outcome:
-        """Run the first batch here; look for broadcasts, and for recurrent modules that read time first."""
+    def _run_watched(self, micro: Micro) -> Outcome:
+        """Run the first batch here; look for broadcasts, and for modules that read time first."""
         controller, usual = self._controller, self._usual
-        if usual.is_explicit or controller.tier != "eager":
+        possible, usual.possible_steps = usual.possible_steps, None
+        if controller.tier != "eager" or (usual.is_explicit and possible is None):
             return controller.run(micro, self._count.steps)
         model = self._body.model
-        with recurrent_inputs(model) as found, watch_broadcasts(model, micro.batch) as broadcasts:
+        with time_first_calls(model) as found, watch_broadcasts(model, micro.batch) as broadcasts:
             outcome = controller.run(micro, self._count.steps)
         for text in broadcasts:
             self._journal.warn(self._count.steps, "broadcast", Cause.PROBABLE_MISTAKE, text)
+        if possible is not None and found.confirm(possible):
+            usual.time_steps = possible
         leading = leading_dimensions(micro.batch)
-        usual.time_first = leading if leading in found else None
+        usual.time_first = leading if leading in found.inputs else None
         return outcome
 
     def _compare_rows(self, now: tuple[int, int] | None) -> None:

@@ -22,6 +22,7 @@ from ._rate_mistakes import (
     warn_of_other_rate,
 )
 from ._torch_habits import OF_BRIDGES, TorchHabits, check_step
+from ._unobserved import Unobserved
 from .plateau import PlateauScheduler
 from .schedule import Schedule
 
@@ -91,6 +92,8 @@ class ScheduleBridge(TorchHabits):
         self._identity = object()
         # Whether a training step advances it, so that `step` would do it twice.
         self.is_advanced = False
+        self._unobserved = Unobserved(self.watcher)
+        self._unobserved.note_at_end_of(self)
         try:
             self._set_rates(0, 1.0)
         except (TypeError, AttributeError) as error:
@@ -133,6 +136,7 @@ class ScheduleBridge(TorchHabits):
     def step(self, *metric: object) -> None:
         """Advance by one update and set the rates for the next one; a `TrainStep` does it itself."""
         check_step(metric, is_advanced=self.is_advanced)
+        self._unobserved.count_step()
         self.advance()
 
     def advance(self) -> None:

@@ -63,3 +63,110 @@ def test_other_batches_and_given_numbers_of_samples_are_not_a_warning(
     step = run(model, shapes, is_given=is_given, accumulate=2)
     step.means()
     assert capsys.readouterr().err == ""
+
+
+class LastStep(nn.Module):
+    """A time-first model that returns one row per sample, or one per time step."""
+
+    def __init__(self, kind: str, *, every_step: bool = False) -> None:
+        super().__init__()
+        self.every_step, self.embed = every_step, nn.Embedding(5, 4) if kind == "tokens" else None
+        if kind == "attention":
+            self.body = nn.TransformerEncoder(
+                nn.TransformerEncoderLayer(4, 1, 8, dropout=0.0), 1, enable_nested_tensor=False
+            )
+        else:
+            self.body = {
+                "rnn": nn.RNN,
+                "gru": nn.GRU,
+                "lstm": nn.LSTM,
+                "tokens": nn.GRU,
+                "linear": nn.Linear,
+            }[kind](4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.body(x if self.embed is None else self.embed(x))
+        found = found[0] if isinstance(found, tuple) else found
+        return found[..., :2] if self.every_step else found[-1, :, :2]
+
+
+def train_last_step(model: LastStep, label_shape: tuple[int, ...], steps=(5, 7, 4), **settings) -> TrainStep:
+    def loss_of(model, x, y):
+        out = model(x)
+        out = out[-1] if model.every_step else out
+        return (out - y.reshape(len(y), -1)).square().mean()
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = TrainStep(model, optimizer, loss_of, tier="eager", **settings)
+    for length in steps:
+        x = torch.ones(length, 3, 4) if model.embed is None else torch.ones(length, 3).long()
+        step(x, torch.zeros(label_shape))
+    return step
+
+
+@pytest.mark.parametrize("label_shape", [(3,), (3, 2)], ids=str)
+@pytest.mark.parametrize("every_step", [False, True], ids=["last step", "every step"])
+@pytest.mark.parametrize("kind", ["rnn", "gru", "lstm", "tokens", "attention"])
+def test_float_labels_of_time_first_batches_that_vary_are_a_warning(
+    kind, every_step, label_shape, capsys
+) -> None:
+    train_last_step(LastStep(kind, every_step=every_step), label_shape, accumulate=4)
+    told = capsys.readouterr().err
+    assert told.count("a batch counts as 7 samples") == 1
+    assert "step.call((x, y), samples=3)" in told
+
+
+def test_the_rows_of_the_output_tell_samples_from_time_steps(capsys) -> None:
+    step = train_last_step(LastStep("linear"), (3,))
+    assert capsys.readouterr().err == ""
+    step.means()
+    assert capsys.readouterr().err.count("a batch counts as 7 samples") == 1
+
+
+def test_labels_that_fit_no_feature_tell_samples_from_time_steps(capsys) -> None:
+    train_last_step(LastStep("linear", every_step=True), (3, 2), accumulate=4)
+    assert capsys.readouterr().err.count("a batch counts as 7 samples") == 1
+
+
+def test_a_first_batch_with_as_many_time_steps_as_samples_hides_nothing(capsys) -> None:
+    train_last_step(LastStep("lstm"), (3,), steps=(3, 5, 7), accumulate=4)
+    assert capsys.readouterr().err.count("a batch counts as 7 samples") == 1
+
+
+def test_sources_and_targets_with_different_numbers_of_time_steps_are_a_warning(capsys) -> None:
+    model = LastStep("tokens")
+
+    def loss_of(model, source, target):
+        return (model(source)[0].mean() - target.float().mean()).square()
+
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), loss_of, accumulate=2)
+    for source, target in ((6, 4), (8, 7)):
+        step(torch.ones(source, 3).long(), torch.ones(target, 3).long())
+    assert capsys.readouterr().err.count("a batch counts as 8 samples") == 1
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 1), (3, 5)], ids=str)
+def test_weights_of_channels_in_a_batch_are_not_a_warning(shape, capsys) -> None:
+    model = nn.Conv1d(3, 3, 1)
+
+    def loss_of(model, x, weights):
+        return (model(x) * weights.reshape(3, -1)).square().mean()
+
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), loss_of, accumulate=2)
+    for rows in (8, 8, 6, 8):
+        step(torch.ones(rows, 3, 5), torch.ones(shape))
+    step.means()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_support_set_with_the_same_features_is_not_a_warning(capsys) -> None:
+    model = nn.Linear(3, 2)
+
+    def loss_of(model, x, support):
+        return torch.cdist(model(x), model(support)).mean()
+
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), loss_of, accumulate=2)
+    for rows in (8, 8, 6, 8):
+        step(torch.randn(rows, 3), torch.randn(5, 3))
+    step.means()
+    assert capsys.readouterr().err == ""

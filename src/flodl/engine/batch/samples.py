@@ -66,10 +66,9 @@ def ambiguous_samples(lengths: Sequence[int]) -> str:
 
 
 def time_steps_of(batch: tuple[Any, ...]) -> tuple[int, int] | None:
-    """Return the time steps and samples of a batch whose first tensor is certainly [time, batch, …].
+    """Return the time steps and samples of a batch whose first tensor may be [time, batch, …].
 
-    Its second dimension is then the number of rows of all others. A single other one that has floats may be
-    weights.
+    Its second dimension is then the first or second dimension of all others.
 
     >>> import torch
     >>> lengths = torch.zeros(4, dtype=torch.int64)
@@ -77,12 +76,35 @@ def time_steps_of(batch: tuple[Any, ...]) -> tuple[int, int] | None:
     ((7, 4), None)
     """
     found = [leaf for leaf in leaves_of(batch) if isinstance(leaf, Tensor) and leaf.ndim > 0]
-    rows = {len(one) for one in found[1:]}
-    if not found or found[0].ndim < 2 or rows != {found[0].shape[1]} or len(found[0]) in rows:
+    if not found or any(one.is_nested for one in found) or found[0].ndim < 2:
         return None
-    if len(found) == 2 and found[1].is_floating_point():
+    steps, rows = found[0].shape[:2]
+    if steps == rows or any(rows not in one.shape[:2] for one in found):
         return None
-    return len(found[0]), found[0].shape[1]
+    return steps, rows
+
+
+def is_surely_time_first(batch: tuple[Any, ...]) -> bool:
+    """Return whether a batch for which `time_steps_of` finds time steps can mean nothing else.
+
+    All other tensors then have one row per sample. A single other one that has floats may be weights of
+    features, unless its shape does not fit them.
+
+    >>> import torch
+    >>> x, labels = torch.zeros(7, 4, 3), torch.zeros(4)
+    >>> [is_surely_time_first((x, one)) for one in (labels, labels.long(), torch.zeros(4, 2))]
+    [False, True, True]
+    """
+    first, *others = [leaf for leaf in leaves_of(batch) if isinstance(leaf, Tensor) and leaf.ndim > 0]
+    if any(len(one) != first.shape[1] for one in others):
+        return False
+    if len(others) > 1 or not others[0].is_floating_point():
+        return True
+    features = first.shape[1:]
+    is_weight = others[0].ndim <= len(features) and all(
+        wide in (1, feature) for wide, feature in zip(others[0].shape, features)
+    )
+    return first.ndim > 2 and others[0].ndim > 1 and not is_weight
 
 
 def varying_samples(before: tuple[int, int], now: tuple[int, int]) -> str:

@@ -1,39 +1,68 @@
-"""Batches in which every tensor is [time, batch, …], as nn.GRU and nn.LSTM read them without batch_first."""
+"""Batches whose tensors are [time, batch, …], as nn.GRU and nn.Transformer read them without batch_first."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from .tree import leaves_of
 
 
+@dataclass
+class Calls:
+    """What the calls of a model say about the dimensions of a batch."""
+
+    # The time steps and samples of the inputs of recurrent modules and attention.
+    inputs: set[tuple[int, int]] = field(default_factory=set)
+    # The rows of what the model returned.
+    output_rows: set[int] = field(default_factory=set)
+
+    def confirm(self, dimensions: tuple[int, int]) -> bool:
+        """Return whether these are the time steps and samples of a batch."""
+        return dimensions in self.inputs or dimensions[1] in self.output_rows
+
+
 @contextmanager
-def recurrent_inputs(model: nn.Module) -> Iterator[set[tuple[int, int]]]:
-    """Yield a set that collects the time steps and samples of the inputs of time-first recurrent modules.
+def time_first_calls(model: nn.Module) -> Iterator[Calls]:
+    """Yield what a model reads and returns in the block, as far as it tells time steps from samples.
 
     >>> import torch
     >>> gru = nn.GRU(3, 4)
-    >>> with recurrent_inputs(gru) as found:
+    >>> with time_first_calls(gru) as found:
     ...     _ = gru(torch.zeros(7, 2, 3))
     >>> found
-    {(7, 2)}
+    Calls(inputs={(7, 2)}, output_rows={7})
     """
-    found: set[tuple[int, int]] = set()
+    found = Calls()
 
-    def collect(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        first = inputs[0] if inputs else None
-        if isinstance(first, Tensor) and first.ndim == 3:
-            found.add((first.shape[0], first.shape[1]))
+    def collect(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        first = next(iter((*inputs, *named.values())), None)
+        if isinstance(first, Tensor) and not first.is_nested and first.ndim == 3:
+            found.inputs.add((first.shape[0], first.shape[1]))
+
+    def collect_rows(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        leaf = next((one for one in leaves_of(output) if isinstance(one, Tensor)), None)
+        if leaf is not None and not leaf.is_nested and leaf.ndim:
+            found.output_rows.add(len(leaf))
 
     modules = [*model.modules()]
     # A new hook would make torch recompile a module that the user has compiled.
-    is_compiled = any(hasattr(one, "_orig_mod") or one._compiled_call_impl is not None for one in modules)
-    recurrent = [one for one in modules if isinstance(one, nn.RNNBase) and not one.batch_first]
-    hooks = [] if is_compiled else [one.register_forward_pre_hook(collect) for one in recurrent]
+    takes_hooks = not any(hasattr(one, "_orig_mod") or one._compiled_call_impl is not None for one in modules)
+    hooks = []
+    if takes_hooks:
+        by_time = nn.RNNBase, nn.MultiheadAttention
+        hooks = [
+            one.register_forward_pre_hook(collect, with_kwargs=True)
+            for one in modules
+            if isinstance(one, by_time) and not one.batch_first
+        ]
+        if not isinstance(model, torch.jit.ScriptModule):
+            hooks.append(model.register_forward_hook(collect_rows))
     try:
         yield found
     finally:
@@ -63,8 +92,9 @@ def varying_rows(before: tuple[int, int], now: tuple[int, int]) -> str:
     'a batch counts as 7 samples, the rows of its first tensor'
     """
     return (
-        f"a batch counts as {now[0]} samples, the rows of its first tensor, but a recurrent module without "
-        f"batch_first reads them as time steps of {now[1]} samples, and an earlier batch had {before[1]}: "
-        f"batches get the wrong weights. Pass the number of samples, step.call((x, y), samples={now[1]}), "
+        f"a batch counts as {now[0]} samples, the rows of its first tensor, but a recurrent module or "
+        f"attention without batch_first reads them as time steps of {now[1]} samples, and an earlier batch "
+        f"had {before[1]}: batches get the wrong weights. Pass the number of samples, "
+        f"step.call((x, y), samples={now[1]}), "
         "or put the batch dimension first"
     )

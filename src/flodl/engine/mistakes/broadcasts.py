@@ -22,7 +22,7 @@ from flodl.core import log
 
 from ..batch.samples import num_samples
 from ..batch.tree import leaves_of
-from .probabilities import probabilities_as_scores
+from .loss_inputs import loss_mistake
 from .torch_warnings import Warned, warnings_at_caller
 
 # Sums over features that keep the dimension, as the squared norms of all pairs of distances do.
@@ -53,7 +53,8 @@ def watch_broadcasts(model: nn.Module, batch: tuple[Any, ...]) -> Iterator[list[
     The same goes for losses of torch that warn of different shapes, whatever these are. Otherwise, both
     tensors have to come from the batch or from the model, and nothing in sight may have made the column on
     purpose, such as `x[:, None]`. What the model itself does is not watched, and nothing is in a process that
-    has compiled something. A loss that applies a sigmoid or softmax again is reported, too.
+    has compiled something. A loss of torch whose input or target cannot be
+    meant is reported, too.
 
     >>> torch.compiler.reset()  # other examples compile
     >>> model, x, y = nn.Linear(3, 1), torch.ones(4, 3), torch.ones(4)
@@ -136,9 +137,10 @@ class _Watch(TorchFunctionMode):
             result = func(*args, **(kwargs or {}))
         if not self._is_off:
             try:
-                if text := probabilities_as_scores(func, args, kwargs):
-                    self._add(sys._getframe(1), text)
                 self._look(func, given, result)
+                # Reads values, which is an error where the host must not wait for the device.
+                if text := loss_mistake(func, args, kwargs, self.rows):
+                    self._add(sys._getframe(1), text)
             except Exception as error:
                 log.debug("the search for broadcasts: %s: %s", type(error).__name__, error)
                 self._is_off = True

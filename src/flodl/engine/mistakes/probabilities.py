@@ -45,14 +45,14 @@ def probabilities_as_scores(func: Any, args: tuple[Any, ...], kwargs: Mapping[st
     else:
         return ""
     scores = args[0] if args else (kwargs or {}).get("input")
-    if not isinstance(scores, Tensor) or _origin(scores) != node:
+    if not isinstance(scores, Tensor) or origin_of(scores) != node:
         return ""
     return (
         f"{func.__name__} applies a {applied}, and its input is the output of a {applied} already. {advice}"
     )
 
 
-def _origin(tensor: Tensor) -> str:
+def origin_of(tensor: Tensor) -> str:
     """Return the name of the function in the autograd graph that computed the values of a tensor."""
     node: Any = tensor.grad_fn
     while node is not None and node.name() in _SAME_VALUES:

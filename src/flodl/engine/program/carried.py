@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -80,6 +80,21 @@ class Carried:
     def named_tensors(self) -> dict[str, Tensor]:
         """Return the same tensors without their autograd history, by name."""
         return {f"carried value {index}": one.detach() for index, one in enumerate(self.tensors())}
+
+    def state(self) -> list[dict[str, Any]]:
+        """Return a copy of what each graph carries, and of how many samples.
+
+        >>> hidden = CarriedValues((), 1)
+        >>> Carried([hidden]).state()
+        [{'values': (None,), 'batch': None}]
+        """
+        return [{"values": copied(holder.carried), "batch": holder.batch} for holder in self.holders]
+
+    def load(self, state: Iterable[Mapping[str, Any]], device: torch.device) -> None:
+        """Continue from a `state` that `check_carried` has checked."""
+        for holder, saved in zip(self.holders, state):
+            moved = pytree.tree_map_only(Tensor, lambda one: one.to(device), tuple(saved["values"]))
+            holder.carried, holder.batch = copied(moved), saved["batch"]
 
     def copy_as_recorded(self) -> None:
         """Replace the carried values by copies with the strides that a recording reads."""

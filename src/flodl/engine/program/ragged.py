@@ -33,6 +33,8 @@ class UsualSize:
     is_explicit: bool = False
     # The time steps and samples of the first batch, if the steps count as samples; a warning if one varies.
     time_steps: tuple[int, int] | None = None
+    # The same as long as nothing has confirmed that these are time steps.
+    possible_steps: tuple[int, int] | None = None
     # The same if recurrent modules read the rows of all tensors as time steps.
     time_first: tuple[int, int] | None = None
     varies: str = ""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from flodl.core import StepError
 from flodl.core.formats import a_type
@@ -13,6 +16,36 @@ from flodl.core.formats import a_type
 _COUNTS = ("steps", "updates", "usual_samples", "num_skipped")
 _KEYS = (*_COUNTS, "means", "scaler", "schedule")
 _HINT = "Load what state_dict() of a TrainStep returned."
+
+
+def check_carried(state: Any, nums_carried: Sequence[int]) -> None:
+    """Raise if these are not the carried values of graphs that carry so many each.
+
+    >>> check_carried([{"values": (None,), "batch": None}], [2])
+    Traceback (most recent call last):
+    flodl.core.errors.StepError: the state's carried[0]['values'] are (None,), and the graph carries 2 ...
+    """
+    saved = _require_list("carried values", state)
+    if len(saved) != len(nums_carried):
+        raise StepError(
+            f"the state has the carried values of {len(saved)} graphs, and the model has {len(nums_carried)} "
+            "that carry values. Build the model as it was when the state was saved."
+        )
+    for index, (one, num) in enumerate(zip(saved, nums_carried)):
+        path = f"the state's carried[{index}]"
+        if not isinstance(one, Mapping) or not {"values", "batch"} <= one.keys():
+            raise StepError(f"{path} is {one!r:.80}, expected a dict with 'values' and 'batch'. {_HINT}")
+        values, batch = one["values"], one["batch"]
+        if not isinstance(values, list | tuple) or len(values) != num:
+            raise StepError(
+                f"{path}['values'] are {values!r:.80}, and the graph carries {num} "
+                f"value{'' if num == 1 else 's'}. Build the model as it was when the state was saved."
+            )
+        for at, value in enumerate(values):
+            if value is not None and not any(isinstance(x, Tensor) for x in pytree.tree_leaves(value)):
+                raise StepError(f"{path}['values'][{at}] is {value!r:.80}, which has no tensors. {_HINT}")
+        if batch is not None and not _is_count(batch):
+            raise StepError(f"{path}['batch'] is {batch!r:.80}, expected a number of samples. {_HINT}")
 
 
 def check_saved(state: Any, *, with_scaler: bool, with_schedule: bool, precision: str) -> None:

@@ -35,7 +35,8 @@ def collect_parts(session: Session, cursor: BatchCursor, hooks: Hooks) -> dict[s
     return {
         "model": model.state_dict(),
         "optimizer": session.optimizer.state_dict(),
-        "step": session.train_step.state_dict(),
+        # Carried values are in the part `graphs`.
+        "step": {key: one for key, one in session.train_step.state_dict().items() if key != "carried"},
         "rng": RngState.capture(session.device).state_dict(),
         "data": None if loader is None else cursor.state_dict(loader),
         "history": session.history,
