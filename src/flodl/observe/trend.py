@@ -13,8 +13,11 @@ from flodl.core.errors import MetricError
 from flodl.core.formats import a_type, format_metric
 from flodl.core.integers import is_number
 from flodl.core.paths import suggestion
+from flodl.core.usage.calls import MetricCallError, explain_creation, explain_methods
 
 
+@explain_methods(MetricCallError)
+@explain_creation(MetricCallError, example="Write Trend([3.0, 2.0, 1.0]).")
 class Trend:
     """The history of one metric, with statistics of its last `n` values (all of them for `n=0`).
 
@@ -161,6 +164,8 @@ class Trend:
         return None if len(self) < needed else self._values[-count:] if count else self._values
 
 
+@explain_methods(MetricCallError)
+@explain_creation(MetricCallError, example="Write TrendGroup({'loss': trend}).")
 class TrendGroup(Mapping[str, Trend]):
     """Several trends queried at once; every answer of an empty group is False.
 
