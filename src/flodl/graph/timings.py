@@ -107,7 +107,7 @@ class GraphTimings(GraphMetrics, GraphDrawing):
         """Write the histories of the times as a CSV table, one row per epoch."""
         return export.export_csv(path, self._timings.histories(self._timing_names(names)))
 
-    def _timing_names(self, names: tuple[str, ...] | list[str]) -> list[str]:
+    def _timing_names(self, names: tuple[str, ...] | list[str] | str) -> list[str]:
         names = (names,) if isinstance(names, str) else names
         return [tag for name in names for tag in self._group_members(name) or (check_name_of_time(name),)]
 
