@@ -22,12 +22,17 @@ from flodl.checkpoint import (
 )
 from flodl.core import CheckpointError
 from flodl.core.formats import a_type
+from flodl.core.usage.calls import CheckpointCallError, explain_methods
 
 from .hashing.hashes import GraphHashes, structure_of
 from .metrics import GraphMetrics
 from .rust_layout import rust_nodes
 
 
+@explain_methods(
+    CheckpointCallError,
+    examples={"load_state_dict_by_order": "Write graph.load_state_dict_by_order(model.state_dict())."},
+)
 class GraphCheckpoints(GraphMetrics, GraphHashes):
     """Save and load parameters and buffers, and take snapshots of them."""
 

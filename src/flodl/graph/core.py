@@ -10,8 +10,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from flodl.core import BuildError, InputError, StateError, log
+from flodl.core import BuildError, InputError, PathError, StateError, log
 from flodl.core.paths import nearest, suggestion
+from flodl.core.usage.calls import GraphCallError, explain_methods
 from flodl.core.usage.tracebacks import hide_own_frames
 from flodl.observe import CarriedValues, unshared
 
@@ -36,6 +37,8 @@ _STORED = "held as a parameter or buffer"
 _NO_INPUT: Any = object()
 
 
+# A loop reads the published values in every iteration.
+@explain_methods(GraphCallError, without=("forward", "published_values"))
 class GraphCore(nn.Module):
     """Run a spec: bind its nodes to modules, call them in order, and remember tagged and carried values.
 
@@ -170,6 +173,9 @@ class GraphCore(nn.Module):
 
     def target(self, key: str) -> Callable[..., Any]:
         """Return the module or function of a node."""
+        if not isinstance(key, str) or key not in self._spec.key_index:
+            hint = suggestion(str(key)[:60], self._spec.key_index, known_as="nodes")
+            raise PathError(f"there is no node {key!r:.60}. {hint}")
         module = self._modules.get(key)
         if module is not None:
             return module

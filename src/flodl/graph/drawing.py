@@ -11,6 +11,7 @@ from torch import nn
 from flodl.core import PictureError
 from flodl.core.formats import a_type
 from flodl.core.output_files import write_output
+from flodl.core.usage.calls import PictureCallError, explain_methods
 
 from .core import GraphCore, Initial
 from .picture import place, sketch, write_dot, write_svg
@@ -29,6 +30,14 @@ class LastProfile:
         return LastProfile, ()
 
 
+@explain_methods(
+    PictureCallError,
+    examples={
+        "dot_with_profile": "Write graph.dot_with_profile(example=x).",
+        "svg": "Write graph.svg('model.svg').",
+        "svg_with_profile": "Write graph.svg_with_profile('model.svg', example=x).",
+    },
+)
 class GraphDrawing(GraphCore):
     """Draw and profile a graph."""
 

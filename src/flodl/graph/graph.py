@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from flodl.core import GraphError
+from flodl.core.usage.attributes import fix_properties
+
 from .checkpointing import GraphCheckpoints
 from .timings import GraphTimings
 
 
+class GraphAttributeError(GraphError, AttributeError):
+    """A property of a graph was assigned."""
+
+
+@fix_properties(
+    GraphAttributeError,
+    called="model",
+    instead={"label": "Name it while building: FlowBuilder(…).label('encoder').build()."},
+)
 class Graph(GraphCheckpoints, GraphTimings):
     """A model built by `FlowBuilder`: call it, look at it, address its parts by dotted paths.
 

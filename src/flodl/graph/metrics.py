@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from flodl.core import MetricError, PathError, log, paths
 from flodl.core.formats import a_type
-from flodl.core.usage.calls import MetricCallError, explain_calls, explain_methods
+from flodl.core.usage.calls import MetricCallError, explain_methods
 from flodl.observe import Book, Trend, TrendGroup, export, unknown_metric
 
 from .core import Initial
@@ -38,8 +38,11 @@ SECOND_END = (
 _EXAMPLES = {
     "end_epoch": "Write graph.end_epoch(); the graph counts the epochs itself.",
     "end_step": "Write graph.end_step(); the graph counts the steps itself.",
+    "eta": "Write graph.eta(total_epochs).",
     "export_trends": "Write graph.export_trends('trends.csv').",
     "plot_html": "Write graph.plot_html('trends.html').",
+    "record": "Write graph.record('loss', loss, weight=len(x)).",
+    "train": "Write graph.train(), or graph.eval().",
     "write_log": "Write graph.write_log('run.log', total_epochs=10).",
     "trend": "Write graph.trend('loss').",
     "collect": "Write graph.collect('hidden', reduce='mean').",
@@ -71,7 +74,6 @@ class GraphMetrics(GraphTree):
             self._book.start()
         return self
 
-    @explain_calls(MetricCallError, example="Write graph.record('loss', loss, weight=len(x)).")
     def record(self, path: str, value: Any, *, weight: float = 1.0) -> None:
         """Record a value of this step (a number or a tensor) without synchronizing with the device."""
         book, name = self._book_to_record(path)
@@ -79,7 +81,7 @@ class GraphMetrics(GraphTree):
 
     def collect(self, *tags: str, reduce: Reduction = "mean", weight: float = 1.0) -> None:
         """Record the last values of tags or tag groups, each reduced to one number on the device."""
-        if reduce not in _REDUCTIONS:
+        if not isinstance(reduce, str) or reduce not in _REDUCTIONS:
             raise MetricError(f"reduce={reduce!r:.60}. Use one of {', '.join(map(repr, _REDUCTIONS))}.")
         if not tags:
             raise MetricError(f"collect() names no tag. Name those to collect, for example {self._a_tag()}.")
@@ -174,7 +176,6 @@ class GraphMetrics(GraphTree):
             prefix + name: value for prefix, book in self._books() for name, value in book.latest().items()
         }
 
-    @explain_calls(MetricCallError, example="Write graph.eta(total_epochs).")
     def eta(self, total_epochs: int) -> float:
         """Estimate the remaining seconds from the recent epochs; NaN before the first has ended."""
         return self._book.eta(total_epochs)

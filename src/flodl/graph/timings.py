@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from flodl.core import MetricError
+from flodl.core.formats import a_type
 from flodl.core.usage.calls import MetricCallError, explain_methods
 from flodl.observe import Book, Trend, TrendGroup, export
 
@@ -83,7 +84,7 @@ class GraphTimings(GraphMetrics, GraphDrawing):
 
     def timing_trend(self, tag: str) -> Trend:
         """Return the history of the time of a tag, in seconds."""
-        return self._timings.trend(tag)
+        return self._timings.trend(check_name_of_time(tag))
 
     def timing_trends(self, *names: str) -> TrendGroup:
         """Return the histories of the times of tags or tag groups; without names, of all."""
@@ -106,5 +107,13 @@ class GraphTimings(GraphMetrics, GraphDrawing):
         """Write the histories of the times as a CSV table, one row per epoch."""
         return export.export_csv(path, self._timings.histories(self._timing_names(names)))
 
-    def _timing_names(self, names: tuple[str, ...] | list[str]) -> list[str]:
-        return [tag for name in names for tag in self._group_members(name) or (name,)]
+    def _timing_names(self, names: tuple[str, ...] | list[str] | str) -> list[str]:
+        names = (names,) if isinstance(names, str) else names
+        return [tag for name in names for tag in self._group_members(name) or (check_name_of_time(name),)]
+
+
+def check_name_of_time(name: object) -> str:
+    """Return the name of a tag or node if it is a string; otherwise raise."""
+    if not isinstance(name, str):
+        raise MetricError(f"the name of a time is {a_type(name)}. Pass tags one by one: 'hidden', 'output'.")
+    return name

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Self, cast
+from typing import Any, NoReturn, Self, cast
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from flodl.core import PathError, log, paths
 from flodl.core.formats import format_count
-from flodl.core.usage.calls import PathCallError, explain_calls
+from flodl.core.usage.calls import (
+    GraphCallError,
+    PathCallError,
+    check_flag,
+    explain_calls,
+    explain_methods,
+)
 
 from .control.loop import Loop
 from .core import GraphCore, detach_modules, reset_modules
@@ -24,6 +30,11 @@ _one_path = explain_calls(
 )
 
 
+class TrainingModeError(GraphCallError, ValueError):
+    """The mode of `train` is not a bool, which is a ValueError in torch."""
+
+
+@explain_methods(GraphCallError)
 class GraphTree(GraphCore):
     """Address subgraphs, tags and nodes by dotted path."""
 
@@ -127,12 +138,13 @@ class GraphTree(GraphCore):
         return [(name, buffer) for name, buffer in self.named_buffers() if id(buffer) in found]
 
     @_one_path
-    def freeze(self, path: str, *, eval_mode: bool = False) -> None:
-        """Set `requires_grad=False` for the parameters under a path.
+    def freeze(self, path: str, *, eval_mode: bool = False) -> NotABlock:
+        """Set `requires_grad=False` for the parameters under a path, until `thaw`.
 
-        With `eval_mode`, the modules under it (dropout, batch norm) are also put into evaluation mode, and
-        later calls of `train()` leave them there until `thaw`.
+        For a `with` block, use `frozen`. With `eval_mode`, the modules under it (dropout, batch norm) are
+        also put into evaluation mode, and later calls of `train()` leave them there until `thaw`.
         """
+        check_flag("freeze", "eval_mode", eval_mode, PathCallError)
         for parameter in self._parameters_to_change(path, "freeze"):
             mark_frozen(parameter)
             parameter.requires_grad_(False)
@@ -141,6 +153,7 @@ class GraphTree(GraphCore):
             for module in self.modules_at(path):
                 set_kept_in_eval(module, True)
                 module.eval()
+        return NotABlock(path)
 
     @_one_path
     def thaw(self, path: str) -> None:
@@ -164,8 +177,16 @@ class GraphTree(GraphCore):
                     set_kept_in_eval(inner, False)
                     inner.train(self.training)
 
+    def unfreeze(self, path: object = "encoder", **_settings: object) -> NoReturn:
+        """Raise an error that names `thaw`."""
+        raise PathError(f"a graph has no method 'unfreeze'. Write model.thaw({path!r:.60}).")
+
     def train(self, mode: bool = True) -> Self:
         """Switch all modules to training or evaluation mode, except those frozen with `eval_mode`."""
+        if not isinstance(mode, bool):
+            raise TrainingModeError(
+                f"train({mode!r:.60}): the mode is True for training, False for evaluation."
+            )
         super().train(mode)
         if mode:
             for module in self.modules():
@@ -260,6 +281,25 @@ class GraphTree(GraphCore):
             return self._loops(path)
         except PathError:
             return []
+
+
+class NotABlock:
+    """What `freeze` returns: it explains `with model.freeze(path):`."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __repr__(self) -> str:
+        return f"<{self._path!r} is frozen>"
+
+    def __enter__(self) -> NoReturn:
+        raise PathCallError(
+            f"freeze({self._path!r}) has no end, and {self._path!r} is frozen now. For a with block, write "
+            f"'with model.frozen({self._path!r}):'. To undo freeze, write model.thaw({self._path!r})."
+        )
+
+    def __exit__(self, *_error: object) -> None:
+        """Make this a context manager for Python, so that it calls `__enter__`."""
 
 
 def _loops_in(module: nn.Module | None) -> list[Loop]:

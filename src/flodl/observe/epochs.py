@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 from collections.abc import Callable, Mapping
@@ -13,13 +14,16 @@ from flodl.core.eta import seconds_left
 
 def check_total_epochs(total_epochs: object, question: str) -> int:
     """Return a number of epochs if it is an integer of at least 0; otherwise raise."""
-    is_number = isinstance(total_epochs, SupportsIndex) and not isinstance(total_epochs, bool)
-    if not is_number or operator.index(total_epochs) < 0:  # type: ignore[arg-type]
+    count = None
+    if isinstance(total_epochs, SupportsIndex) and not isinstance(total_epochs, bool):
+        with contextlib.suppress(TypeError):  # a tensor with several elements
+            count = operator.index(total_epochs)
+    if count is None or count < 0:
         raise MetricError(
             f"{question} got total_epochs={total_epochs!r:.60}. Pass the number of epochs of the whole run, "
             "an integer of at least 0."
         )
-    return operator.index(total_epochs)  # type: ignore[arg-type]
+    return count
 
 
 class EpochTimer:

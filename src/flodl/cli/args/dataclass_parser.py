@@ -15,6 +15,7 @@ from flodl.core.errors import ArgsError
 from .declarations import METADATA_KEY
 from .nested import default_of, nested_class
 from .parameter import RESERVED_IN_ARGS, RESERVED_SHORT, SCALARS, Parameter
+from .unannotated import refuse_unannotated
 
 _TYPE_NAMES: dict[Any, str] = {bool: "bool", int: "int", float: "float", str: "string", Path: "path"}
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -60,6 +61,7 @@ def _collect(
 ) -> None:
     """Add the parameters of a dataclass, or of one inside it, whose defaults are those of an instance."""
     hints = _hints(cls)
+    refuse_unannotated(cls, hints, f"{root}.{prefix}".removesuffix("."))
     _refuse_init_vars(cls)
     for field in dataclasses.fields(cls):
         if not field.init:

@@ -69,6 +69,32 @@ def fix_attributes(
     return decorate
 
 
+def fix_properties(
+    error: type[FlodlError], *, called: str, instead: Mapping[str, str] | None = None
+) -> Callable[[C], C]:
+    """Return a decorator for classes: an assignment to a read-only property, also an inherited one, raises.
+
+    >>> class FixedError(FlodlError, AttributeError): ...
+    >>> @fix_properties(FixedError, called="rows", instead={"size": "Write rows.resize(4)."})
+    ... class Rows:
+    ...     size = property(lambda self: 3)
+    >>> Rows().size = 4
+    Traceback (most recent call last):
+    flodl.core.usage.attributes.FixedError: rows.size was assigned, but it is read-only. Write rows.resize(4).
+    """
+
+    def decorate(kind: C) -> C:
+        for name in dict.fromkeys(name for base in kind.__mro__ for name in _properties(base)):
+            found = getattr(kind, name)
+            if isinstance(found, property) and found.fset is None:
+                advice = (instead or {}).get(name) or (found.__doc__ or "").partition("\n")[0]
+                message = f"{called}.{name} was assigned, but it is read-only. {advice}".rstrip()
+                setattr(kind, name, property(found.fget, _refuse(error, message), doc=found.__doc__))
+        return kind
+
+    return decorate
+
+
 def misspelled(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that a similar one probably means.
 

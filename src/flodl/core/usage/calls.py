@@ -10,16 +10,21 @@ from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
 
 from ..errors import (
+    BuildError,
     CheckpointError,
     DataError,
     FlodlError,
+    GraphError,
     LoopError,
     MetricError,
     MonitorError,
     PathError,
+    PictureError,
+    RouteError,
     ScheduleError,
 )
 from ..paths import suggestion
+from .synonyms import synonym
 from .tracebacks import hide_own_frames
 
 P = ParamSpec("P")
@@ -29,6 +34,8 @@ C = TypeVar("C", bound=type)
 _BOUND = ("self", "cls")
 # How similar a name must be to an argument to be a misspelled one.
 _SIMILAR = 0.8
+# Marks a function that explains its calls already.
+_EXPLAINED = "__flodl_explained__"
 
 
 class DataCallError(DataError, TypeError):
@@ -49,6 +56,22 @@ class MetricCallError(MetricError, TypeError):
 
 class LoopCallError(LoopError, TypeError):
     """The end of a loop was called with the wrong arguments."""
+
+
+class BuildCallError(BuildError, TypeError):
+    """A method of a builder was called with the wrong arguments."""
+
+
+class GraphCallError(GraphError, TypeError):
+    """A method of a graph was called with the wrong arguments."""
+
+
+class PictureCallError(PictureError, TypeError):
+    """A method that draws or profiles was called with the wrong arguments."""
+
+
+class RouteCallError(RouteError, TypeError):
+    """A router or selector was created with the wrong arguments."""
 
 
 class PathCallError(PathError, TypeError):
@@ -92,7 +115,40 @@ def explain_calls(
                 hide_own_frames(raised)
                 raise
 
+        setattr(call, _EXPLAINED, True)
         return call
+
+    return decorate
+
+
+def explain_methods(
+    error: type[FlodlError],
+    *,
+    elsewhere: Mapping[str, str] | None = None,
+    examples: Mapping[str, str] | None = None,
+    without: Sequence[str] = (),
+) -> Callable[[C], C]:
+    """Return a decorator for classes: a call of a public method with the wrong arguments raises `error`.
+
+    `examples` has whole calls by name. Methods that explain their calls already, and those in `without`, do
+    not change.
+
+    >>> @explain_methods(DataCallError, examples={"skip": "Write rows.skip(3)."})
+    ... class Rows:
+    ...     def skip(self, count): ...
+    >>> Rows().skip()
+    Traceback (most recent call last):
+    flodl.core.usage.calls.DataCallError: skip needs 'count'. Write rows.skip(3).
+    """
+
+    def decorate(kind: C) -> C:
+        for name, method in [*vars(kind).items()]:
+            if name.startswith("_") or name in without or not isinstance(method, FunctionType):
+                continue
+            if not hasattr(method, _EXPLAINED):
+                decorator = explain_calls(error, elsewhere=elsewhere, example=(examples or {}).get(name, ""))
+                setattr(kind, name, decorator(method))
+        return kind
 
     return decorate
 
@@ -119,27 +175,16 @@ def explain_creation(
     return decorate
 
 
-def explain_methods(
-    error: type[FlodlError], *, elsewhere: Mapping[str, str] | None = None, examples: Mapping[str, str]
-) -> Callable[[C], C]:
-    """Return a class decorator: `explain_calls` for all public methods; `examples` are calls by name.
+def check_flag(method: str, name: str, value: object, error: type[FlodlError]) -> None:
+    """Raise if an argument that switches something on is not a bool.
 
-    >>> @explain_methods(DataCallError, examples={"read": "Write table.read(3)."})
-    ... class Table:
-    ...     def read(self, row): ...
-    >>> Table().read()
+    >>> check_flag("gate", "masked", "no", BuildCallError)
     Traceback (most recent call last):
-    flodl.core.usage.calls.DataCallError: read needs 'row'. Write table.read(3).
+    flodl.core.usage.calls.BuildCallError: gate got masked='no'. Pass True or False.
     """
-
-    def decorate(kind: C) -> C:
-        for name, method in list(vars(kind).items()):
-            if isinstance(method, FunctionType) and not name.startswith("_") and method is unwrap(method):
-                decorator = explain_calls(error, elsewhere=elsewhere, example=examples.get(name, ""))
-                setattr(kind, name, decorator(method))
-        return kind
-
-    return decorate
+    if not isinstance(value, bool):
+        shown = repr(value) if isinstance(value, str | int | float | None) else type(value).__name__
+        raise error(f"{method} got {name}={shown:.60}. Pass True or False.")
 
 
 def wrong_call(
@@ -183,4 +228,6 @@ def hint_at_argument(keyword: str, known: Sequence[str], elsewhere: Mapping[str,
     is_typo = any(SequenceMatcher(None, keyword, one).ratio() >= _SIMILAR for one in known)
     if keyword in elsewhere and not is_typo:
         return elsewhere[keyword]
+    if not is_typo and (meant := synonym(keyword, known)):
+        return f"Did you mean {meant!r}?"
     return suggestion(keyword, known, known_as="arguments")

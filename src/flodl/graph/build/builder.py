@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from flodl.core import BuildError, RefError, TagError
 from flodl.core.integers import as_integer
 from flodl.core.paths import check_name, suggestion
+from flodl.core.usage.calls import BuildCallError, check_flag, explain_creation, explain_methods
 
 from ..control import Gate, Loop, Map, Switch
 from ..core import Initial
@@ -47,6 +48,25 @@ Merge = Literal["add", "mean", "mul", "max", "cat"] | Target
 _MERGE_OPS = ("add", "mean", "mul", "max", "cat")
 
 
+_EXAMPLES = {
+    "also": "Write also(module).",
+    "also_with": "Write also_with(skip, main), or also(main) for stream + main(stream).",
+    "fork": "Write fork(module).",
+    "gate": "Write gate(router, [first, second]).",
+    "label": "Write label('encoder').",
+    "loop_body": "Write loop_body(body).for_n(3).",
+    "map": "Write map(body).each().",
+    "merge": "Write merge('cat', dim=-1), or merge('add').",
+    "split": "Write split([first, second]).",
+    "switch": "Write switch(selector, [first, second]).",
+    "tag": "Write tag('hidden').",
+    "tag_group": "Write tag_group('head').",
+    "through": "Write through(module).",
+}
+
+
+@explain_methods(BuildCallError, examples=_EXAMPLES)
+@explain_creation(BuildCallError, example="Write FlowBuilder(first).through(second).build().")
 class FlowBuilder(Unfinished):
     """Build a `Graph` by following the stream: each call adds a node and returns the builder.
 
@@ -251,6 +271,7 @@ class FlowBuilder(Unfinished):
         that its output can be read, for example for a load balancing loss.
         """
         check_one_argument("gate", more, "gate(router, [first, second])")
+        check_flag("gate", "masked", masked, BuildCallError)
         found = check_targets(experts, "gate", each="expert", plural="experts")
         experts = [check_no_references(expert, "an expert") for expert in found]
         gate = make_gate(check_target(router, "gate"), experts, top_k, masked, is_named=weights is not None)
@@ -272,6 +293,7 @@ class FlowBuilder(Unfinished):
     ) -> FlowBuilder:
         """Run the branch that the selector chooses, for the batch or for each sample."""
         check_one_argument("switch", more, "switch(selector, [first, second])")
+        check_flag("switch", "masked", masked, BuildCallError)
         found = check_targets(branches, "switch", each="branch", plural="branches")
         branches = [check_no_references(branch, "a branch") for branch in found]
         flow = self._control("switch", Switch(check_target(selector, "switch"), branches, masked=masked))
@@ -281,6 +303,7 @@ class FlowBuilder(Unfinished):
     def map(self, body: Target, batched: bool = False) -> MapBuilder[FlowBuilder]:
         """Apply a body to parts of the stream; each, over or slices must follow."""
         self._stream("map")
+        check_flag("map", "batched", batched, BuildCallError)
         body = check_no_references(check_target(body, "map"), "the body of a map")
         mapping = MapBuilder[FlowBuilder](body, batched, self._tagged, self._close)
         self._unclosed = mapping

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from flodl.core import BuildError, LoopError, RefError
 from flodl.core.integers import as_integer, is_integer
 from flodl.core.paths import check_name, suggestion
-from flodl.core.usage.calls import LoopCallError, explain_calls
+from flodl.core.usage.calls import BuildCallError, LoopCallError, check_flag, explain_methods
 
 from ..control import Loop, Map
 from ..control.loop import Asked
@@ -20,6 +20,14 @@ Flow = TypeVar("Flow")
 Make = Callable[[], tuple[Loop | Map, Draft | None]]
 
 
+@explain_methods(
+    LoopCallError,
+    examples={
+        "for_n": "Write for_n(3).",
+        "while_cond": "Write while_cond(cond, max_iter=10).",
+        "until_cond": "Write until_cond(cond, max_iter=10).",
+    },
+)
 class LoopBuilder(Unfinished, Generic[Flow]):
     """A loop that still needs its number of iterations or its condition; `close` adds it to the chain."""
 
@@ -30,12 +38,10 @@ class LoopBuilder(Unfinished, Generic[Flow]):
         """Run the body exactly `n` times."""
         return self._close(self, lambda: (Loop(self._body, turns=_check_count(n, "for_n")), None))
 
-    @explain_calls(LoopCallError, example="Write while_cond(cond, max_iter=10).")
     def while_cond(self, cond: Target, max_iter: int, *, masked: bool = False) -> Flow:
         """Check the condition before each iteration and stop when it is above zero: 0 to `max_iter` times."""
         return self._close_with(cond, max_iter, "before", masked, "while_cond")
 
-    @explain_calls(LoopCallError, example="Write until_cond(cond, max_iter=10).")
     def until_cond(self, cond: Target, max_iter: int, *, masked: bool = False) -> Flow:
         """Check the condition after each iteration and stop when it is above zero: 1 to `max_iter` times."""
         return self._close_with(cond, max_iter, "after", masked, "until_cond")
@@ -43,6 +49,7 @@ class LoopBuilder(Unfinished, Generic[Flow]):
     def _close_with(self, cond: Target, max_iter: int, asked: Asked, masked: bool, method: str) -> Flow:
         def make() -> tuple[Loop, None]:
             turns = _check_count(max_iter, method)
+            check_flag(method, "masked", masked, LoopCallError)
             condition = check_target(cond, method)
             return Loop(self._body, turns=turns, condition=condition, asked=asked, masked=masked), None
 
@@ -54,6 +61,10 @@ class LoopBuilder(Unfinished, Generic[Flow]):
         )
 
 
+@explain_methods(
+    BuildCallError,
+    examples={"each": "Write each().", "over": "Write over('tokens').", "slices": "Write slices(4)."},
+)
 class MapBuilder(Unfinished, Generic[Flow]):
     """A map that still needs its source; `close` adds it to the chain."""
 

@@ -8,10 +8,12 @@ from torch import Tensor, nn
 
 from flodl.core import LoopError
 from flodl.core.integers import is_index, is_number
+from flodl.core.usage.calls import LoopCallError, explain_creation
 
 from ..plan.memory import tensors
 
 
+@explain_creation(LoopCallError, example="Write ThresholdHalt(0.5).")
 class ThresholdHalt(nn.Module):
     """Stop when the largest element of the batch, or of each sample, is above a threshold.
 
@@ -39,6 +41,7 @@ class ThresholdHalt(nn.Module):
         return f"{self.threshold}" + (", per_sample=True" if self.per_sample else "")
 
 
+@explain_creation(LoopCallError, example="Write LearnedHalt(64).")
 class LearnedHalt(nn.Module):
     """Learn when to stop: the loop weights each iteration by the probability of stopping after it.
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from flodl.core import RouteError
 from flodl.core.integers import as_integer, is_index, is_integer
+from flodl.core.usage.calls import RouteCallError, explain_creation
 
 from ..plan.shapes import differ
 
@@ -65,6 +66,7 @@ class _Projection(nn.Module):
         return "" if self.dim == -1 else f"dim={self.dim}"
 
 
+@explain_creation(RouteCallError, example="Write SoftmaxRouter(64, 4).")
 class SoftmaxRouter(_Projection):
     """Weight experts with a softmax over learned logits; references are added to the stream first.
 
@@ -78,6 +80,7 @@ class SoftmaxRouter(_Projection):
         return self.logits(x, refs).softmax(dim=-1)
 
 
+@explain_creation(RouteCallError, example="Write SigmoidRouter(64, 4).")
 class SigmoidRouter(_Projection):
     """Weight each expert independently between 0 and 1; the weights need not sum to one."""
 
@@ -85,6 +88,7 @@ class SigmoidRouter(_Projection):
         return self.logits(x, refs).sigmoid()
 
 
+@explain_creation(RouteCallError, example="Write TopKRouter(64, 4, k=2).")
 class TopKRouter(_Projection):
     """Weight the `k` best experts with a softmax among them, and all others with zero.
 
@@ -115,6 +119,7 @@ class TopKRouter(_Projection):
         return f"k={self.k}"
 
 
+@explain_creation(RouteCallError, example="Write FixedSelector(0).")
 class FixedSelector(nn.Module):
     """Always choose the same branch; the index is a plain integer, so there is no host sync."""
 
@@ -133,6 +138,7 @@ class FixedSelector(nn.Module):
         return str(self.index)
 
 
+@explain_creation(RouteCallError, example="Write ArgmaxSelector(64, 4).")
 class ArgmaxSelector(_Projection):
     """Choose the branch with the largest logit for each sample.
 
