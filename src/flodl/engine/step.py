@@ -62,6 +62,7 @@ from .program.update import parameters_of
 from .reduction.gradients import ReduceGradients
 from .report import Cause, Journal, StepReport
 from .settings import Guard, Precision, StepFunction, StepSettings, Tail, Tier, TierChoice, Tune
+from .state.sandbox import refuse_in_sandbox
 from .tiers.controller import TierController
 
 
@@ -255,6 +256,8 @@ class TrainStep:
 
     def __call__(self, *batch: Any, **named: Any) -> Tensor:
         try:
+            if not self._count.is_trial:
+                refuse_in_sandbox()
             if named:
                 batch = by_position(self._body.step_fn, batch, named)
             lane = self._controller.lane
@@ -300,6 +303,8 @@ class TrainStep:
             has_rows = isinstance(first, Tensor) and first.dim() > 0
             if samples == (len(first) if has_rows else num_samples(batch)):
                 return self(*batch)
+            if not self._count.is_trial:
+                refuse_in_sandbox()
             return self._run(tuple(batch), samples)
         except BaseException as error:
             hide_own_frames(error)
