@@ -50,6 +50,7 @@ from .mistakes.step_function import check_step_function
 from .mistakes.update_errors import explained_update
 from .modes import has_chosen_modes
 from .optimizer.prepare import prepare
+from .other_steps import remember_step
 from .program.accumulation import Window
 from .program.arguments import check_arguments, check_tail_on_ranks, check_takes_mask
 from .program.outcome import Outcome
@@ -143,6 +144,7 @@ class TrainStep:
         self._skips = SkippedUpdates(with_scaler=self._body.scaler is not None)
         self._calls = self._body.updater.calls
         self._calls.watch(optimizer, self._window)
+        remember_step(self)
 
     def __getstate__(self) -> dict[str, Any]:
         # Neither a recording nor compiled code can be copied or pickled; a copy finds its own tier.
