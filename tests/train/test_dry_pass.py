@@ -8,10 +8,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from flodl import FlowBuilder, Loader, Monitor
+from flodl import FlowBuilder, Loader, Monitor, TrainStep
 from flodl.checkpoint import best, last, list_bundles, read_bundle
 from flodl.core import CheckpointError, StepError, TrainError
 from flodl.monitor import read
+from flodl.optim import CosineScheduler, apply
 from flodl.train import EarlyStopping, ReduceOnPlateau
 
 from ..same_state import same
@@ -432,6 +433,86 @@ def test_what_cannot_be_undone_is_not_run_in_advance(make, data):
     assert next(numbers) == 4
     lazy = nn.Sequential(nn.LazyLinear(1))
     assert make(lazy).fit(data, epochs=1, batch_size=10).steps == 2
+
+
+def critic_loss(critic, x):
+    return critic(x).square().mean()
+
+
+def by_hand(update):
+    """Return an update of a critic by its own optimizer, followed by `update(critic, optimizer)`."""
+
+    def prepare(critic, optimizer):
+        after = update(critic, optimizer)
+
+        def run(x):
+            optimizer.zero_grad()
+            critic_loss(critic, x).backward()
+            optimizer.step()
+            after()
+
+        return run
+
+    return prepare
+
+
+def with_torch_schedulers(critic, optimizer):
+    first = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda at: 1 / (1 + at))
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+
+    def after():
+        first.step()
+        plateau.step(1.0)
+
+    return after
+
+
+def with_a_flodl_schedule(critic, optimizer):
+    return apply(CosineScheduler(0.1, 0.001, 12), optimizer).step
+
+
+def with_an_average(critic, optimizer):
+    average = torch.optim.swa_utils.AveragedModel(critic)
+
+    def after():
+        average.update_parameters(critic)
+        with torch.no_grad():
+            critic.weight.lerp_(average.module.weight, 0.5)
+
+    return after
+
+
+def with_a_step(critic, optimizer):
+    return TrainStep(critic, optimizer, critic_loss)
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [by_hand(with_torch_schedulers), by_hand(with_a_flodl_schedule), by_hand(with_an_average), with_a_step],
+)
+def test_a_second_optimizer_in_the_step_function_makes_the_same_updates(make, data, prepare):
+    def losses(dry_pass):
+        torch.manual_seed(0)
+        critic = nn.Linear(3, 1)
+        update = prepare(critic, torch.optim.SGD(critic.parameters(), lr=0.1, momentum=0.9))
+
+        def step_fn(model, x, y):
+            update(x)
+            return nn.functional.mse_loss(model(x), y) + critic_loss(critic, x).detach()
+
+        trainer = make(step_fn=step_fn, dry_pass=dry_pass)
+        return trainer.fit(data, epochs=2, batch_size=6).history, critic.weight
+
+    assert same(losses(True), losses(False))
+
+
+def test_a_search_for_a_learning_rate_leaves_another_step_as_it_is(make, data):
+    critic = nn.Linear(3, 1)
+    step = TrainStep(critic, torch.optim.SGD(critic.parameters(), lr=0.1), critic_loss)
+    trainer = make(step_fn=lambda model, x, y: nn.functional.mse_loss(model(x), y) + 0 * step(x))
+    with pytest.raises(StepError, match="calls another TrainStep, whose update cannot be undone here"):
+        trainer.find_lr(data, batch_size=6)
+    assert step.updates == 0
 
 
 def test_a_monitor_sees_nothing_of_the_dry_pass(make, data):

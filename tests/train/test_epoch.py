@@ -97,12 +97,30 @@ def test_continuing_with_data_of_another_size_is_reported(make, data, capsys):
 def test_a_fit_on_other_data_that_trains_nothing_is_reported(make, data, capsys):
     trainer = make()
     trainer.fit(data, epochs=1, batch_size=5)
-    trainer.fit(data, epochs=1, batch_size=5)
     assert capsys.readouterr().err == ""
     trainer.fit(tuple(part.clone() for part in data), epochs=1, batch_size=5)
     assert "1 epoch is done. epochs=1 is a total, and the data of this call was not used: write epochs=2" in (
         capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize("monitor", [False, None])
+def test_a_loop_over_fit_with_the_same_total_is_reported_once(make, data, capsys, monitor):
+    trainer = make(monitor=monitor)
+    for _ in range(4):
+        trainer.fit(data, epochs=1, batch_size=5)
+    shown = capsys.readouterr().err
+    assert shown.count("nothing is left to train: 1 epoch is done. epochs=1 is a total over all calls") == 1
+    assert "trainer.fit(…, epochs=trainer.epochs + 1), or loop over trainer.epoch(data)" in shown
+
+
+def test_a_resumed_run_that_is_complete_causes_no_warning(make, data, tmp_path, capsys):
+    make(checkpoint_dir=tmp_path).fit(data, epochs=1, batch_size=5)
+    capsys.readouterr()
+    trainer = make(checkpoint_dir=tmp_path)
+    trainer.fit(data, epochs=1, batch_size=5)
+    trainer.fit(data, epochs=2, batch_size=5)
+    assert capsys.readouterr().err == ""
 
 
 def test_metrics_without_data_for_an_evaluation_are_mentioned(make, data, capsys):

@@ -29,13 +29,6 @@ def test_no_part_of_a_trainer_can_be_replaced(make, name):
         setattr(make(), name, None)
 
 
-def test_a_trainer_takes_attributes_of_the_user(make):
-    trainer = make()
-    trainer.note = "mine"
-    trainer.note = "mine, again"
-    assert trainer.note == "mine, again"
-
-
 def replace_weight(trainer):
     trainer.model[0].weight = nn.Parameter(trainer.model[0].weight.detach().clone())
 

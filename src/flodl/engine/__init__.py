@@ -14,6 +14,7 @@ from .mistakes.empty_batch import empty_batch
 from .mistakes.explain import explained
 from .modes import enter_training, has_chosen_modes, switch_modes
 from .non_finite import NonFinite, find_non_finite, report_elsewhere
+from .other_steps import trained_by_others
 from .program.outcome import outcome_of
 from .program.precision import computing_in
 from .rehearsal import (
@@ -83,6 +84,7 @@ __all__ = [
     "starts_elsewhere",
     "switch_modes",
     "taking_a_dict",
+    "trained_by_others",
     "trial_copy",
     "update_without_batch",
     "watch_broadcasts",

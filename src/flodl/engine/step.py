@@ -51,6 +51,7 @@ from .mistakes.step_function import check_step_function
 from .mistakes.update_errors import explained_update
 from .modes import has_chosen_modes
 from .optimizer.prepare import prepare
+from .other_steps import remember_step
 from .program.accumulation import Window
 from .program.arguments import check_arguments, check_tail_on_ranks, check_takes_mask
 from .program.outcome import Outcome
@@ -63,6 +64,7 @@ from .program.update import parameters_of
 from .reduction.gradients import ReduceGradients
 from .report import Cause, Journal, StepReport
 from .settings import Guard, Precision, StepFunction, StepSettings, Tail, Tier, TierChoice, Tune
+from .state.sandbox import refuse_in_sandbox
 from .tiers.controller import TierController
 
 
@@ -143,6 +145,7 @@ class TrainStep:
         self._skips = SkippedUpdates(with_scaler=self._body.scaler is not None)
         self._calls = self._body.updater.calls
         self._calls.watch(optimizer, self._window)
+        remember_step(self)
 
     def __getstate__(self) -> dict[str, Any]:
         # Neither a recording nor compiled code can be copied or pickled; a copy finds its own tier.
@@ -256,6 +259,8 @@ class TrainStep:
 
     def __call__(self, *batch: Any, **named: Any) -> Tensor:
         try:
+            if not self._count.is_trial:
+                refuse_in_sandbox()
             if named:
                 batch = by_position(self._body.step_fn, batch, named)
             lane = self._controller.lane
@@ -301,6 +306,8 @@ class TrainStep:
             has_rows = isinstance(first, Tensor) and first.dim() > 0
             if samples == (len(first) if has_rows else num_samples(batch)):
                 return self(*batch)
+            if not self._count.is_trial:
+                refuse_in_sandbox()
             return self._run(tuple(batch), samples)
         except BaseException as error:
             hide_own_frames(error)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from flodl.core.errors import MonitorError
-from flodl.core.usage.attributes import unknown_attribute
+from flodl.core.usage.attributes import is_method, unknown_attribute
 
 _ARGUMENTS = ("rank", "run_dir", "total_epochs")
+# Arguments that are read only when a monitor is created.
+_KEPT = ("name", "config", "origins", "views", "sinks", "console", "resources", "step_rate")
 _LOG_STEP = (
     "Write monitor.log_step(step, {'loss': 0.5}) within an epoch, and monitor.log(epoch, …) at its end."
 )
@@ -29,7 +31,26 @@ class UnknownAttributeError(MonitorError, AttributeError):
 
 
 class CheckedAttributes:
-    """The base of `Monitor`: an attribute that does not exist raises an error that suggests another."""
+    """The base of `Monitor`: an attribute that does not exist raises an error that suggests another.
+
+    So does an assignment that would have no effect.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        kind = type(self)
+        if name in _KEPT and kind.__module__.startswith("flodl."):
+            raise UnknownAttributeError(
+                f"monitor.{name} was assigned, but a monitor keeps what it was created with: the new value "
+                f"would be ignored. {_INSTEAD.get(name) or f'Create a new Monitor(…, {name}=…).'}"
+            )
+        if is_method(kind, name) and not callable(value):
+            raise UnknownAttributeError(
+                f"monitor.{name} was assigned, but it is a method. Call it: monitor.{name}(…)."
+            )
+        if isinstance(found := getattr(kind, name, None), property) and found.fset is None:
+            meaning = (found.__doc__ or "").partition("\n")[0]
+            raise UnknownAttributeError(f"monitor.{name} was assigned, but it is read-only: {meaning}")
+        super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
         known = [*(one for one in dir(type(self)) if not one.startswith("_")), *_ARGUMENTS]

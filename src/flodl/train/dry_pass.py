@@ -127,6 +127,8 @@ def _trained_names(run: Run, batch: Any) -> tuple[set[str] | None, dict[str, Ten
     try:
         with watch_broadcasts(run.session.model, arguments) as broadcasts:
             loss, values = rehearse(run.session.train_step, arguments)
+    except NotRestorable:
+        raise
     except Exception as error:
         log.debug("the dry pass of a training batch: %s: %s", type(error).__name__, error)
         if isinstance(error, torch.OutOfMemoryError) and run.session.device.type == "cuda":

@@ -339,6 +339,7 @@ def end_epoch(run: Run, eval_data: Any) -> None:
         row |= named_rate(session.optimizer)
     position.open_row, position.measured_at = None, session.updates
     session.history.append(row)
+    run.has_trained = True
     metrics = {name: value for name, value in row.items() if name != "epoch"}
     if isinstance(session.model, Graph):
         record_epoch(session.model, metrics)

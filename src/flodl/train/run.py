@@ -114,6 +114,8 @@ class Run:
         self.at_begin: list[Callable[[], object]] = []
         # The loader of the last epoch in this process, the number of its batches, and the epoch.
         self.last_epoch: tuple[ReferenceType[Loader], int | None, int] | None = None
+        # Whether this trainer has completed an epoch in this process.
+        self.has_trained = False
         # What was reported once; a loss if the schedule follows it now, "" for none.
         self.reported: set[str] = set()
         follows_loss(session.train_step.schedule)
@@ -243,6 +245,11 @@ class Run:
         if self.last_epoch is not None and self.last_epoch[0]() is not session.loader:
             message += f". epochs={epochs} is a total, and the data of this call was not used"
             message += f": write epochs={session.epochs + 1} for one more epoch, or use a new Trainer."
+            is_warning = True
+        elif self.has_trained and not changed and "total" not in self.reported:
+            self.reported.add("total")
+            message += f". epochs={epochs} is a total over all calls of fit. For one more epoch write "
+            message += "trainer.fit(…, epochs=trainer.epochs + 1), or loop over trainer.epoch(data)."
             is_warning = True
         self.reports.event("alert", message=message, level="warning" if is_warning else "info")
 

@@ -99,3 +99,35 @@ def test_a_model_is_freed_although_its_training_is_remembered(told):
     freed = trained()
     gc.collect()
     assert freed() is None
+
+
+def adversaries(make, *, monitor):
+    """Return trainers of a generator and a critic, whose step functions read the model of the other."""
+    generator, critic = nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 16), nn.BatchNorm1d(16), nn.Linear(16, 1))
+    first = make(generator, lambda model, x, y: -critic(model(x)).mean(), monitor=monitor)
+    second = make(
+        critic, lambda model, x, y: model(generator(x).detach()).mean() - model(x).mean(), monitor=monitor
+    )
+    return first, second
+
+
+@pytest.mark.parametrize("monitor", [None, False])
+def test_models_that_two_trainers_train_in_turn_are_not_reported(make, data, capfd, monitor):
+    trainers = adversaries(make, monitor=monitor)
+    for epochs in (1, 2, 3):
+        for trainer in trainers:
+            trainer.fit(data, epochs=epochs, batch_size=5)
+    printed = capfd.readouterr()
+    assert "since this trainer trained last" not in printed.out + printed.err
+
+
+def test_other_weights_that_the_program_changes_are_reported_with_one_number(make, data, capfd):
+    teacher = nn.Linear(3, 8).requires_grad_(False)
+    trainer = make(step_fn=lambda model, x, y: (model(x) - teacher(x).mean(1, keepdim=True)).square().mean())
+    trainer.fit(data, epochs=1, batch_size=5)
+    teacher.bias.add_(1)
+    trainer.fit(data, epochs=2, batch_size=5)
+    reported = capfd.readouterr().err
+    assert "since this trainer trained last, step.teacher.bias[0] is now" in reported
+    assert "(8 of 8 numbers are different)" in reported
+    assert len(reported) < 200

@@ -33,8 +33,9 @@ def fix_attributes(
     read an argument. These are descriptors of the class, so that other assignments are as fast as before. The
     properties in `stored` return the attribute of their name with an underscore, without a call of Python.
 
-    With `elsewhere`, a misspelled name raises, too, and so do the names there, which others use for an
-    argument. This checks every assignment, so it is for classes that change no attribute of their own often.
+    With `elsewhere`, a misspelled name and a method raise, too, and so do the names there, which others use
+    for an argument. This checks every assignment, so it is for classes that change no attribute of their own
+    often.
 
     >>> class FixedError(FlodlError, AttributeError): ...
     >>> @fix_attributes(FixedError, called="rows")
@@ -104,6 +105,15 @@ def misspelled(name: str, known: Iterable[str]) -> str | None:
     return next((one for one in known if SequenceMatcher(None, name.lower(), one).ratio() >= _SIMILAR), None)
 
 
+def is_method(kind: type, name: str) -> bool:
+    """Return whether a class has a method of this name, which an assignment would hide.
+
+    >>> is_method(list, "append"), is_method(list, "size")
+    (True, False)
+    """
+    return callable(getattr(kind, name, None))
+
+
 def unknown_attribute(
     owner: object, name: str, error: type[FlodlError], *, known: Iterable[str], instead: Mapping[str, str]
 ) -> Exception:
@@ -160,6 +170,8 @@ def _refuse_misspelled(
     def assign(owner: Any, name: str, value: Any) -> None:
         try:
             # A subclass may have attributes of its own.
+            if name[0] != "_" and type(owner) is kind and is_method(kind, name):
+                raise error(f"{called}.{name} was assigned, but it is a method. Call it: {called}.{name}(…).")
             if name[0] != "_" and type(owner) is kind and not hasattr(kind, name):
                 similar = misspelled(name, (one for one in dir(kind) if one[0] != "_"))
                 if similar or name in elsewhere:

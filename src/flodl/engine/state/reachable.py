@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from ..errors import NotRestorable
 
@@ -31,7 +32,9 @@ _PYTHON_ATTRIBUTES = ("__", "_torchdynamo", "_abc_impl")
 # Longer containers are data: their items are not searched.
 MANY_ITEMS = 10_000
 # The packages of flodl whose objects a forward may change; the others belong to the training loop.
-_USED_IN_STEPS = ("flodl.graph", "flodl.nn", "flodl.observe")
+_USED_IN_STEPS = ("flodl.graph", "flodl.nn", "flodl.observe", "flodl.optim")
+# Objects of torch that a step function with an optimizer of its own may change.
+_OF_TORCH = (nn.Module, Optimizer, LRScheduler, torch.amp.GradScaler)
 _ATOMIC = frozenset({int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device})
 
 
@@ -132,15 +135,16 @@ def _slots_of_class(kind: type) -> dict[str, MemberDescriptorType]:
 
 
 def has_attributes(value: Any) -> bool:
-    """Return whether the attributes of an object are searched: modules, dataclasses, user-defined classes."""
+    """Return whether the attributes of an object are searched.
+
+    They are those of modules, optimizers, schedulers, dataclasses and user-defined classes.
+    """
     kind = type(value)
     if isinstance(value, type | FunctionType | MethodType | ModuleType | Tensor):
         return False
     if not hasattr(value, "__dict__"):
         return bool(slots_of(value))
-    return (
-        isinstance(value, nn.Module | Optimizer | queue.Queue) or is_dataclass(value) or _is_user_code(kind)
-    )
+    return isinstance(value, (*_OF_TORCH, queue.Queue)) or is_dataclass(value) or _is_user_code(kind)
 
 
 def _is_own_class(kind: type) -> bool:

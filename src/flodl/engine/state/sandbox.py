@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from .saved_values import SavedTensor, SavedValue, save
 # What the step reaches outside the model is copied up to this size. The rest must not be written to.
 MAX_OUTSIDE_BYTES = 256 << 20
 MAX_OBJECTS = 200_000
+_is_open: ContextVar[bool] = ContextVar("_is_open", default=False)
 
 
 class SandboxState:
@@ -122,7 +124,18 @@ def restored_afterwards(
 ) -> Iterator[None]:
     """Restore the model and everything that the others reach when the context ends."""
     state = SandboxState(model, others, exclude=exclude)
+    token = _is_open.set(True)
     try:
         yield
     finally:
+        _is_open.reset(token)
         state.restore()
+
+
+def refuse_in_sandbox() -> None:
+    """Raise NotRestorable if a sandbox is open: the updates of a training step cannot be undone."""
+    if _is_open.get():
+        raise NotRestorable(
+            "the step function calls another TrainStep, whose update cannot be undone here. Update the other "
+            "model with a plain optimizer instead: loss.backward(), optimizer.step()."
+        )

@@ -17,6 +17,9 @@ from ..checks.calls import WrongCallError
 from .hooks import TrainerControls
 from .patience import Added, Patience, is_awaited, is_evaluated, metric_of
 
+# Settings that are read only when a callback is created.
+_KEPT = ("patience", "mode", "tol")
+
 
 class MetricWatcher:
     """Watch one metric with patience; the patience is saved with the run."""
@@ -35,6 +38,16 @@ class MetricWatcher:
         self.added: Added = "never"
         # Why the state of a resumed run was not taken over, or "".
         self.restart = ""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _KEPT or (name in _ELSEWHERE and type(self).__module__.startswith("flodl.")):
+            who = type(self).__name__
+            advice = _ELSEWHERE.get(name) or f"Create a new {who}(…, {name}=…)."
+            raise TrainError(
+                f"{name} of {self!r} was assigned, but it keeps what it was created with: the new "
+                f"value would be ignored. {advice}"
+            )
+        super().__setattr__(name, value)
 
     def adopt_modes(self, modes: Mapping[str, Mode]) -> None:
         """Take the direction of the metric from those that a trainer knows, unless it was given."""

@@ -22,7 +22,13 @@ _INSTEAD_OF_ASSIGNING = {
         "Multiply the rate with trainer.scale_lr(factor), or set it for each group: "
         "group['lr'] = … for group in trainer.optimizer.param_groups.",
     ),
+    **dict.fromkeys(
+        ("stop", "stopped", "should_stop", "stop_training", "should_training_stop"),
+        "Call trainer.stop('reason').",
+    ),
+    **dict.fromkeys(("current_epoch", "global_step"), "A resumed run takes its progress from its folder."),
 }
+_OWN_VALUE = "Keep a value of your own in a variable or in an attribute of a hook."
 # What to write instead of reading an attribute that does not exist.
 _INSTEAD_OF_READING = {
     **dict.fromkeys(
@@ -76,7 +82,7 @@ class CheckedAttributes:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if "_run" in vars(self) and not name.startswith("_"):
-            _check_assignment(type(self), name)
+            _check_assignment(type(self), name, value)
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
@@ -85,26 +91,29 @@ class CheckedAttributes:
         )
 
 
-def _check_assignment(kind: type, name: str) -> None:
-    arguments = frozenset(signature(kind).parameters) if kind.__module__.startswith("flodl.") else frozenset()
+def _check_assignment(kind: type, name: str, value: Any) -> None:
+    is_own = kind.__module__.startswith("flodl.")
+    arguments = frozenset(signature(kind).parameters) if is_own else frozenset()
     if name in _FIXED or name in arguments:
         advice = _INSTEAD_OF_ASSIGNING.get(name, f"Create a new Trainer({name}=…).")
         raise TrainError(
             f"trainer.{name} was assigned, but a trainer keeps what it was created with: the new value "
             f"would be ignored. {advice}"
         )
-    if isinstance(getattr(kind, name, None), property):
-        if getattr(kind, name).fset is None:
+    found = getattr(kind, name, None)
+    if isinstance(found, property):
+        if found.fset is None:
             raise TrainError(f"trainer.{name} was assigned, but it is read-only: {_doc(kind, name)}")
-        return
-    if hasattr(kind, name) or not arguments:
-        return  # a method of a subclass or a test; an attribute of a subclass
-    advice = _INSTEAD_OF_ASSIGNING.get(name) or ELSEWHERE.get(name, "")
-    similar = misspelled(name, (*arguments, *_public(kind)))
-    if advice or similar:
-        hint = advice or f"Did you mean {similar!r}?"
+    elif callable(found):
+        if is_own or not callable(value):
+            advice = _INSTEAD_OF_ASSIGNING.get(name, f"Call it: trainer.{name}(…).")
+            raise TrainError(f"trainer.{name} was assigned, but it is a method. {advice}")
+    elif is_own:
+        similar = misspelled(name, (*arguments, *_public(kind)))
+        guess = f"Did you mean {similar!r}?" if similar else _OWN_VALUE
+        advice = _INSTEAD_OF_ASSIGNING.get(name) or ELSEWHERE.get(name) or guess
         raise TrainError(
-            f"trainer.{name} was assigned, but a trainer has no such attribute: this has no effect. {hint}"
+            f"trainer.{name} was assigned, but a trainer has no such attribute: this has no effect. {advice}"
         )
 
 

@@ -9,6 +9,8 @@ from typing import Any
 ABSENT = object()
 _MAX_TEXT = 200
 _MAX_SHOWN = 160
+# Of longer lists, only the first number that differs is shown.
+_MAX_NUMBERS = 4
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
@@ -22,6 +24,8 @@ def changes(path: str, now: Any, before: Any) -> Iterator[str]:
         for name in (*now, *(name for name in before if name not in now)):
             where = f"{path}.{name}" if path else str(name)
             yield from changes(where, now.get(name, ABSENT), before.get(name, ABSENT))
+    elif now != before and (line := _changed_numbers(path, now, before)):
+        yield line
     elif now != before:
         shown, then = _shown(now), _shown(before)
         start = _start_of_difference(shown, then)
@@ -50,6 +54,18 @@ def pattern_of(path: str) -> str:
     'layers.*.norm1'
     """
     return _NUMBER.sub("*", path)
+
+
+def _changed_numbers(path: str, now: Any, before: Any) -> str:
+    """Return the first difference between two long lists of numbers, or "" for other values."""
+    lists = now, before
+    if not all(isinstance(one, list) and all(type(item) in (int, float) for item in one) for one in lists):
+        return ""
+    if len(now) != len(before) or len(now) <= _MAX_NUMBERS:
+        return ""
+    found = [index for index, (one, other) in enumerate(zip(now, before)) if one != other]
+    at, count = found[0], f"{len(found)} of {len(now)} numbers are different"
+    return f"{path}[{at}] is now {now[at]!r}, was {before[at]!r} ({count})"
 
 
 def _shown(value: Any) -> str:

@@ -26,6 +26,7 @@ from flodl.core.contents.objects import (
 )
 from flodl.core.contents.reads import uses_of
 from flodl.core.plain import hide_secret, short_hash
+from flodl.engine import trained_by_others
 
 from ..evaluation.evaluator import Evaluator
 from ..session import Session
@@ -37,9 +38,14 @@ _MAX_TEXT = 200
 ROOT = "(root)"
 
 
-def observe(session: Session, evaluator: Evaluator) -> dict[str, Any]:
-    """Describe the step function, the metrics and the modules, each with what it reaches."""
+def observe(session: Session, evaluator: Evaluator, *, with_others: bool = True) -> dict[str, Any]:
+    """Describe the step function, the metrics and the modules, each with what it reaches.
+
+    Without `with_others`, tensors that other steps of this process have trained have no values.
+    """
     known = known_objects(session)
+    if not with_others:
+        known = {id(one): "trained by another step" for one in trained_by_others(session.train_step)} | known
     step = Contents(known).of(evaluator.step_fn)
     step = dict(step) if isinstance(step, dict) else {"code": step}
     outputs = evaluator.outputs
@@ -173,6 +179,19 @@ def without_states(before: Any, ended: Any, now: Any) -> Any:
         return before
     if isinstance(before, dict) and isinstance(ended, dict) and isinstance(now, dict):
         return {name: without_states(before.get(name), ended.get(name), one) for name, one in now.items()}
+    return now
+
+
+def without_others(before: Any, now: Any, masked: Any) -> Any:
+    """Return what was observed before, but with the present values of tensors that other steps have trained.
+
+    `masked` is what is observed now without them.
+    """
+    if masked == now:
+        return before
+    if isinstance(before, dict) and isinstance(now, dict) and isinstance(masked, dict):
+        found = {name: without_others(before.get(name), now.get(name), masked.get(name)) for name in now}
+        return {**before, **{name: one for name, one in found.items() if name in before}}
     return now
 
 

@@ -22,7 +22,7 @@ from .hooks import MAX_DEPTH, loaded_hooks, restored_hooks
 from .machine import hardware, torch_flags, versions
 from .model import describe_buffers, describe_model, describe_optimizer, hash_of_weights
 from .modes import describe_modes
-from .observed import changed_observed, observe, without_states
+from .observed import changed_observed, observe, without_others, without_states
 from .settings import config_of
 
 # The evaluation data of a custom loop, which passes it later, or not in every epoch.
@@ -67,7 +67,12 @@ class Recorder:
             self._buffers = _known(lambda: describe_buffers(session.model))
         before, ended = self._observed, self._at_end
         self._observed = found if before is None or ended is None else without_states(before, ended, found)
-        return [] if before is None or ended is None else changed_observed(self._observed, before)
+        if before is None or ended is None:
+            return []
+        if self._observed != before:
+            masked = observe(session, self._evaluator, with_others=False)
+            before = without_others(before, found, masked)
+        return changed_observed(self._observed, before)
 
     def observe_settings(self, session: Session) -> list[str]:
         """Return which settings the program has changed since the last run, and keep them for the record."""
