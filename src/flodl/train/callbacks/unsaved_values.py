@@ -73,7 +73,8 @@ def _warning(hook: Any, lost: Sequence[str], now: dict[str, str], saved: dict[st
     remedy = "Make it a class with" if is_function else "Give it"
     return (
         f"the hook {_name(hook)} has changed the {what} {' and '.join(map(repr, lost))}, and no save "
-        f"contains {them}: {changes}. {remedy} state_dict() and load_state_dict(), which save and restore {them}."
+        f"contains {them}: {changes}. {remedy} state_dict() and load_state_dict(), which save "
+        f"and restore {them}."
     )
 
 
