@@ -279,6 +279,8 @@ def _take_means(run: Run) -> bool:
     session, step = run.session, run.session.train_step
     step.flush()
     updated = run.after_update()
+    if updated:
+        run.report_update()
     run.nonfinite.settle()
     means = _without_missing(run, {name: value.item() for name, value in step.means().items()})
     if undecided := run.progress.undecided:

@@ -27,6 +27,7 @@ from flodl.engine import (
     TierChoice,
     TrainStep,
     by_position,
+    num_samples,
     report_elsewhere,
     taking_a_dict,
 )
@@ -364,7 +365,7 @@ class Trainer(CheckedAttributes):
                 whole = batch[0] if len(batch) == 1 else batch
                 arguments = whole if type(whole) is tuple else as_arguments(whole)
             samples = cursor.num_samples if whole is cursor.batch else cursor.num_samples_of(whole)
-            steps = self.train_step.steps
+            steps, begins_window = self.train_step.steps, self.train_step.is_between_updates
             if average is not None and not steps:
                 average.follow()
             if run.is_pending:
@@ -384,6 +385,9 @@ class Trainer(CheckedAttributes):
                     run.session.position.epoch_step += 1
                     run.after_update()
                 raise
+            if run.averages_windows and self.train_step.steps > steps:
+                weight = num_samples(arguments) if samples is None else samples
+                run.add_to_window(loss, weight, is_first=begins_window)
             run.after_batch(whole, loss, steps_before=steps)
             if cursor.batch is None:
                 run.report_no_epoch()
