@@ -42,6 +42,8 @@ class Progress:
     has_returned: bool = False
     # The batches of the current epoch, where known.
     num_batches: int | None = None
+    # The batches of the epoch after the last step that was followed up on without an error.
+    followed_step: int | None = None
     # The epochs asked for after a stop.
     num_empty_epochs: int = 0
     # The evaluation data of `fit`.

@@ -331,7 +331,8 @@ class Trainer(CheckedAttributes):
         """Yield the batches of the current epoch, each to be passed to `step`, then evaluate and save.
 
         A loop that was left early continues after the last batch that was trained on when `epoch` is called
-        again. A stopped run yields no batch: `while trainer.epochs < n and not trainer.stop_reason`.
+        again; if that was the last one of the epoch, the epoch ends as usual. A stopped run yields no batch:
+        `while trainer.epochs < n and not trainer.stop_reason`.
         """
         self._refuse_average("epoch")
         if self._ranks is not None:
@@ -388,7 +389,9 @@ class Trainer(CheckedAttributes):
             if run.averages_windows and self.train_step.steps > steps:
                 weight = num_samples(arguments) if samples is None else samples
                 run.add_to_window(loss, weight, is_first=begins_window)
+            run.progress.followed_step = None
             run.after_batch(whole, loss, steps_before=steps)
+            run.progress.followed_step = run.session.position.epoch_step
             if cursor.batch is None:
                 run.report_no_epoch()
             return loss
