@@ -13,7 +13,7 @@ from .schedule_length import (
     schedule_ends_early,
     schedule_is_over,
 )
-from .schedule_units import warm_up_never_ends
+from .schedule_units import schedule_is_too_long, warm_up_never_ends
 
 # A decay of an average that is probably its complement.
 SMALL_DECAY = 0.1
@@ -52,6 +52,7 @@ def _schedule_warnings(session: Session, *, epochs: int, num_batches: int | None
         )
         if session.start.limit is None and left is not None:  # a limit is for a trial
             found.append(warm_up_never_ends(schedule, total=step + left))
+            found.append(schedule_is_too_long(schedule, total=step + left))
     yield from [text for text in found if text][:1]
 
 
