@@ -160,7 +160,9 @@ class Trainer(CheckedAttributes):
         check_step_function(step_fn, model)
         self.device = select_device(device)
         self.model = model.to(self.device)
-        self.optimizer = build_optimizer(optimizer, self.model)
+        self.optimizer = build_optimizer(
+            optimizer, self.model, saves=checkpoint_dir is not None or ranks is not None
+        )
         self._make_optimizer = optimizer
         self.step_fn, self.precision = step_fn, precision
         self.train_step = TrainStep(
