@@ -34,7 +34,7 @@ from .callbacks.watched import (
     notes_of,
     without_evaluation,
 )
-from .checks.start import warnings_at_start
+from .checks.start import unused_precision, warnings_at_start
 from .checks.trained_before import earlier_run, note_of, other_weights_note, remember_training
 from .evaluation.batch_values import BatchValues
 from .evaluation.evaluator import Evaluator
@@ -358,6 +358,8 @@ class Run:
         unused = "" if session.train_step.schedule is None else session.train_step.schedule.note
         if unused and unused not in self.reported:
             self.reported.add(unused)
+            self.reports.note(unused)
+        if unused := unused_precision(session):
             self.reports.note(unused)
         if note := note_of(self.progress.earlier, session):
             self.reports.event("alert", message=note, level="info")

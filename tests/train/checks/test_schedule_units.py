@@ -65,3 +65,20 @@ def test_a_schedule_of_about_the_length_of_the_run_is_not_reported(told, schedul
 
 def test_a_trial_with_a_limit_is_not_reported(told):
     assert told(OneCycleLR(0.1, 900), limit=1) == ""
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [StepDecay(0.1, 3, 10), MultiStepLR(0.1, (3,), 10), WarmupScheduler(StepDecay(0.1, 2, 10), 0.1, 2)],
+)
+def test_a_decay_that_raises_the_rate_is_reported(told, schedule):
+    text = told(schedule)
+    assert "the schedule raises the learning rate from 0.1 to " in text
+    assert "To divide it by 10, write gamma=0.1." in text
+
+
+def test_tf32_on_a_device_without_it_is_reported(make, data, capsys):
+    make(precision="tf32").fit(data, epochs=1, batch_size=8)
+    assert "precision='tf32' has no effect on 'cpu'" in capsys.readouterr().out
+    make().fit(data, epochs=1, batch_size=8)
+    assert "tf32" not in capsys.readouterr().out

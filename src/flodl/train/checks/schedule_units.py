@@ -83,6 +83,27 @@ def schedule_is_too_long(schedule: Any, *, total: int) -> str:
     return ""
 
 
+def decay_rises(schedule: Any, *, total: int) -> str:
+    """Return a warning if a schedule that lowers the rate in steps multiplies it by 2 or more, or "".
+
+    >>> decay_rises(StepDecay(0.1, 30, 10), total=100)[:70]
+    'the schedule raises the learning rate from 0.1 to 100 within the 100 u'
+    >>> decay_rises(StepDecay(0.1, 30, 0.1), total=100)
+    ''
+    """
+    inner = schedule.inner if isinstance(schedule, WarmupScheduler) else schedule
+    if not isinstance(inner, StepDecay | MultiStepLR) or inner.gamma < 2 or total < 1:
+        return ""
+    first, last = inner.base, schedule.lr(total - 1)
+    if last <= first:
+        return ""
+    return (
+        f"the schedule raises the learning rate from {first:g} to {last:g} within the {total} updates of the "
+        f"run: {inner!r} multiplies it by gamma. To divide it by {inner.gamma:g}, write "
+        f"gamma={1 / inner.gamma:g}."
+    )
+
+
 def _peak(schedule: Any) -> tuple[int, float] | None:
     """Return the number of updates before the highest rate of a cycle, and that rate."""
     if isinstance(schedule, WarmupScheduler):
