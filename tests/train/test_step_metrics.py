@@ -60,11 +60,52 @@ def test_with_clipping_each_step_has_the_norm_from_before(tmp_path):
     assert measured["loss"] == steps_of(tmp_path / "plain")["loss"], "an infinite limit clips nothing"
 
 
-def test_with_accumulation_there_is_no_norm_before_the_first_update(tmp_path):
+def test_with_accumulation_each_update_has_its_norm(tmp_path):
     found = steps_of(tmp_path, clip_norm=1.0, accumulate=3)
-    assert (len(found["loss"]), len(found["grad_norm"])) == (8, 6)
+    assert (len(found["loss"]), len(found["grad_norm"])) == (4, 4)
     assert all(math.isfinite(norm) for norm in found["grad_norm"])
     assert alerts(tmp_path) == []
+
+
+@pytest.mark.parametrize("log_every", [1, 2])
+def test_with_accumulation_a_step_is_an_update_with_the_mean_of_its_window(tmp_path, log_every):
+    """Seven batches, of which the last has two samples: windows of 3, 3 and 1 batches in each epoch."""
+    x, y = torch.randn(32, 4), torch.randn(32, 1)
+    called, updates, losses = [], [], []
+
+    def step_fn(model, x, y):
+        loss, named = compute_loss(model, x, y)
+        losses.append((loss.item(), len(x)))
+        return loss, named
+
+    def on_step_end(step):
+        called.append(step)
+        updates.append(sum(loss * n for loss, n in losses) / sum(n for _, n in losses))
+        losses.clear()
+
+    with Monitor(2, tmp_path, step_rate=None, console=False, resources=False) as monitor:
+        trainer = Trainer(
+            nn.Linear(4, 1),
+            step_fn,
+            optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1),
+            device="cpu",
+            dry_pass=False,
+            accumulate=3,
+            monitor=monitor,
+            log_every=log_every,
+            hooks=[on_step_end],
+        )
+        result = trainer.fit((x, y), epochs=2, batch_size=5)
+    events = [entry.event.data for entry in read(tmp_path) if entry.event.kind == "metrics"]
+    recorded = {event["step"]: event["metrics"]["loss"] for event in events if "loss" in event["metrics"]}
+    expected = dict(zip(called, updates))
+    assert called == [1, 2, 3, 4, 5, 6]
+    assert result.steps == 6
+    if log_every == 1:
+        assert recorded == pytest.approx(expected)
+    else:
+        assert {2, 5} <= set(recorded)
+        assert all(loss == pytest.approx(expected[step]) for step, loss in recorded.items())
 
 
 def test_with_accumulation_there_is_no_norm_before_the_first_update_of_a_resumed_run(tmp_path):

@@ -51,6 +51,52 @@ def wrapper_text(value: object) -> str:
     )
 
 
+def uninitialized_text(optimizer: Optimizer, *, saves: bool) -> str:
+    """Return what is wrong with an optimizer whose class does not call `super().__init__()`, or "".
+
+    One that sets the attributes of torch itself can train, but not be saved.
+
+    >>> import torch
+    >>> class Wrapper(Optimizer):
+    ...     def __init__(self, inner):
+    ...         self.inner = inner
+    >>> inner = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    >>> print(uninitialized_text(Wrapper(inner), saves=False))
+    the optimizer Wrapper has no 'param_groups' and no 'state': its __init__ does not call that of ...
+    >>> uninitialized_text(inner, saves=True)
+    ''
+    """
+    lost = [f"no {name!r}" for name in ("param_groups", "state") if not hasattr(optimizer, name)]
+    what = (
+        f"has {' and '.join(lost)}"
+        if lost
+        else "cannot be saved"
+        if saves and _lacks_hooks(optimizer)
+        else ""
+    )
+    if not what:
+        return ""
+    return (
+        f"the optimizer {type(optimizer).__name__} {what}: its __init__ does not call that of "
+        "torch.optim.Optimizer. Call super().__init__(params, defaults) there first; a wrapper passes "
+        "(inner.param_groups, inner.defaults), and then sets self.param_groups and self.state to those of "
+        "the inner optimizer."
+    )
+
+
+def _lacks_hooks(optimizer: Optimizer) -> bool:
+    """Return whether the methods of torch that save and load fail, because their hooks are missing."""
+    if hasattr(optimizer, "_optimizer_state_dict_pre_hooks"):
+        return False
+    if type(optimizer).load_state_dict is Optimizer.load_state_dict:
+        return True
+    try:
+        optimizer.state_dict()
+    except AttributeError:
+        return True
+    return False
+
+
 def _wrapped_by(value: object) -> tuple[str, list[Optimizer]] | None:
     """Return the attribute that has an optimizer, or several of them."""
     for name, held in _own(value).items():

@@ -14,7 +14,7 @@ from flodl.core.device import parse_device
 from flodl.core.formats import a_type
 from flodl.optim import groups
 from flodl.optim.misspelled_options import misspelled_option
-from flodl.optim.wrapped_optimizers import wrapper_text
+from flodl.optim.wrapped_optimizers import uninitialized_text, wrapper_text
 
 # The largest float32 is 3.4e38.
 _LARGEST_RATE = 1e38
@@ -36,8 +36,11 @@ def select_device(device: str | torch.device) -> torch.device:
     )
 
 
-def build_optimizer(optimizer: Any, model: nn.Module) -> Optimizer:
-    """Return the optimizer, or the one that a function builds from the parameters of the model."""
+def build_optimizer(optimizer: Any, model: nn.Module, *, saves: bool = False) -> Optimizer:
+    """Return the optimizer, or the one that a function builds from the parameters of the model.
+
+    With `saves`, it has to have a state_dict that works.
+    """
     if next(model.parameters(), None) is None:
         raise TrainError(f"the {type(model).__name__} has no parameters, so there is nothing to train.")
     built = optimizer if isinstance(optimizer, Optimizer) else None
@@ -55,6 +58,8 @@ def build_optimizer(optimizer: Any, model: nn.Module) -> Optimizer:
             f"optimizer={optimizer!r} does not return a torch optimizer. "
             "Write optimizer=lambda groups: torch.optim.AdamW(groups, lr=1e-3)."
         )
+    if uninitialized := uninitialized_text(built, saves=saves):
+        raise TrainError(uninitialized)
     _check_rates(built)
     if misspelled := misspelled_option(built):
         raise TrainError(misspelled)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Generator, Iterator, Mapping
 from itertools import islice
@@ -102,9 +103,15 @@ def _batches(run: Run, data: Any, batch_size: int | None, eval_data: Any, limit:
                 yield batch
             except GeneratorExit:
                 # The loop was left. If that is noticed late, another one may have begun.
-                if session.epoch_start_s == since_s:
+                if session.epoch_start_s != since_s:
+                    raise
+                if not _is_done(run, batches, limit):
                     session.pause_epoch()
-                raise
+                    raise
+                # The last batch is done: `zip` does not ask for more once another iterator has ended.
+                if limit is not None and session.position.epoch_step >= limit:
+                    _cut_epoch(run, loader, batches)
+                break
             if (request.signal or session.stop_reason) and step.is_between_updates:
                 if request.signal:
                     run.save_and_exit()
@@ -123,6 +130,17 @@ def _batches(run: Run, data: Any, batch_size: int | None, eval_data: Any, limit:
         run.loaders.evaluation_loader(eval_data)  # for the record
     run.begin()
     end_epoch(run, eval_data)
+
+
+def _is_done(run: Run, batches: Iterator[Any], limit: int | None) -> bool:
+    """Return whether an epoch whose loop was left has trained on all of its batches without an error."""
+    session, step, count = run.session, run.session.position.epoch_step, run.progress.num_batches
+    is_trained = step > 0 and step == run.progress.followed_step and session.train_step.steps > 0
+    if not is_trained or run.stop_request or session.stop_reason or sys.is_finalizing():
+        return False
+    if limit is not None and step >= limit:
+        return True
+    return count is not None and step >= count and next(batches, None) is None
 
 
 def begin_run(run: Run, batch: Any, eval_data: Any) -> None:
@@ -279,6 +297,8 @@ def _take_means(run: Run) -> bool:
     session, step = run.session, run.session.train_step
     step.flush()
     updated = run.after_update()
+    if updated:
+        run.report_update()
     run.nonfinite.settle()
     means = _without_missing(run, {name: value.item() for name, value in step.means().items()})
     if undecided := run.progress.undecided:

@@ -15,6 +15,7 @@ from .checks.augmentations import TrainingInputs
 from .checks.trained_before import EarlierRun
 from .ranks.report import RanksReport
 from .record.recorder import UNKNOWN
+from .window_means import WindowMeans
 
 
 class Stage(IntEnum):
@@ -41,6 +42,8 @@ class Progress:
     has_returned: bool = False
     # The batches of the current epoch, where known.
     num_batches: int | None = None
+    # The batches of the epoch after the last step that was followed up on without an error.
+    followed_step: int | None = None
     # The epochs asked for after a stop.
     num_empty_epochs: int = 0
     # The evaluation data of `fit`.
@@ -55,6 +58,8 @@ class Progress:
     graph_epochs: int | None = None
     # The last batch and its loss, until `on_step_end` receives them.
     last_batch: tuple[Any, Tensor] | None = None
+    # The means of the current accumulation window, for the record of its update.
+    window: WindowMeans = field(default_factory=WindowMeans)
     # A loader over an iterator, whose epoch was ended by a limit.
     cut_loader: Loader | None = None
     # Integers among the named values that were 0 in the first batch, and may be counts.

@@ -59,19 +59,27 @@ class RunReporter:
             for thing in things:
                 self._monitor.watch(thing)
 
-    def step(self, epoch: int, step: int, num_steps: int | None, update: int, loss: Tensor | None) -> None:
-        """Report the position within an epoch, and the metrics of every `log_every`-th step that has a loss.
+    @property
+    def records_steps(self) -> bool:
+        """Whether the metrics of steps are recorded."""
+        return self._monitor is not None and self._log_every is not None
+
+    def progress(self, epoch: int, step: int, num_steps: int | None) -> None:
+        """Report the position within an epoch: how many of its batches are done."""
+        if self._monitor is not None:
+            self._monitor.progress(epoch, step, num_steps)
+        elif self._console is not None:
+            self._console(Event("progress", {"epoch": epoch, "step": step, "num_steps": num_steps}))
+
+    def update(self, epoch: int, number: int, update: int, loss: Tensor) -> None:
+        """Report the metrics of every `log_every`-th update; `number` counts those of the epoch.
 
         This does not wait for the device: values are passed on as tensors. Those besides the loss are taken
         only where the monitor keeps the loss, a few times per second.
         """
-        if self._monitor is not None:
-            self._monitor.progress(epoch, step, num_steps)
-            if loss is not None and self._log_every is not None and step % self._log_every == 0:
-                self._incomplete = update, epoch
-                self._monitor.log_step(update, {"loss": loss}, epoch=epoch, also=self._take_metrics)
-        elif self._console is not None:
-            self._console(Event("progress", {"epoch": epoch, "step": step, "num_steps": num_steps}))
+        if self._monitor is not None and self._log_every is not None and number % self._log_every == 0:
+            self._incomplete = update, epoch
+            self._monitor.log_step(update, {"loss": loss}, epoch=epoch, also=self._take_metrics)
 
     def epoch(
         self,

@@ -111,6 +111,9 @@ def resume_run(
         is_within_epoch = session.is_inside_epoch and not run.is_complete
         if is_within_epoch and (note := skipped_hooks(run.hooks.all, session.epochs)):
             run.reports.note(note)
+        if is_own and not run.is_complete:
+            for warning in run.hooks.unsaved_values.lost(parts["trainer"].get("unsaved_in_hooks", ())):
+                run.reports.warn(warning)
         _call_on_resume(run, own_folder=is_own)
     return True
 

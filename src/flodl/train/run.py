@@ -34,7 +34,7 @@ from .callbacks.watched import (
     notes_of,
     without_evaluation,
 )
-from .checks.start import warnings_at_start
+from .checks.start import unused_precision, warnings_at_start
 from .checks.trained_before import earlier_run, note_of, other_weights_note, remember_training
 from .evaluation.batch_values import BatchValues
 from .evaluation.evaluator import Evaluator
@@ -366,6 +366,8 @@ class Run:
         if unused and unused not in self.reported:
             self.reported.add(unused)
             self.reports.note(unused)
+        if unused := unused_precision(session):
+            self.reports.note(unused)
         if note := note_of(self.progress.earlier, session):
             self.reports.event("alert", message=note, level="info")
         for warning in warnings_at_start(session, epochs=epochs, num_batches=self.progress.num_batches):
@@ -399,7 +401,21 @@ class Run:
 
     def _step_metrics(self) -> dict[str, Any]:
         """Return what is known of the last update besides its loss; with several devices, nothing is."""
-        return {} if self.session.settings.devices else step_metrics(self.session)
+        if self.session.settings.devices:
+            return {}
+        means = {name: mean for name, mean in self.progress.window.last.items() if name != "loss"}
+        return step_metrics(self.session) | means
+
+    @property
+    def averages_windows(self) -> bool:
+        """Whether steps are recorded, and each is the mean of the batches that an update accumulates."""
+        reporter = self.reports.current
+        records = reporter is not None and reporter.records_steps
+        return records and self.session.train_step.settings.accumulate > 1
+
+    def add_to_window(self, loss: Tensor, samples: int, *, is_first: bool) -> None:
+        """Add a batch to the means of its accumulation window."""
+        self.progress.window.add({**self.session.train_step.values, "loss": loss}, samples, is_first=is_first)
 
     def after_batch(self, batch: Any, loss: Tensor, *, steps_before: int) -> None:
         """Count a batch that was trained on, follow up on its update, report it, and save if it is time.
@@ -413,8 +429,10 @@ class Run:
         updated = self.after_update()
         is_dropped = not updated and session.train_step.steps == steps_before
         if reporter is not None and not reporter.is_silent:
-            step, last = session.position.epoch_step, None if is_dropped else loss
-            reporter.step(session.epochs, step, self.progress.num_batches, session.updates_seen, last)
+            step = session.position.epoch_step
+            reporter.progress(session.epochs, step, self.progress.num_batches)
+            if updated:
+                self.report_update(loss)
         if self._has_step_hooks and not is_dropped:
             self.progress.last_batch = batch, loss
             if updated:
@@ -430,6 +448,19 @@ class Run:
             session.check_parameters()
             if self.collector is not None:
                 self.collector.collect_if_growing()
+
+    def report_update(self, loss: Tensor | None = None) -> None:
+        """Report the loss of an update: that of its batch, or the mean of its accumulation window."""
+        session, reporter, window = self.session, self.reports.current, self.progress.window
+        if reporter is None or not reporter.records_steps:
+            return
+        accumulate = session.train_step.settings.accumulate
+        if accumulate > 1:
+            window.close()
+            loss = window.last.get("loss")
+        if loss is not None:
+            number = -(-session.position.epoch_step // accumulate)
+            reporter.update(session.epochs, number, session.updates_seen, loss)
 
     def call_step_hooks(self) -> None:
         """Call `on_step_end` after an update; the batch is the last one of its accumulation window."""

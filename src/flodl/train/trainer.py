@@ -27,6 +27,7 @@ from flodl.engine import (
     TierChoice,
     TrainStep,
     by_position,
+    num_samples,
     report_elsewhere,
     taking_a_dict,
 )
@@ -159,7 +160,9 @@ class Trainer(CheckedAttributes):
         check_step_function(step_fn, model)
         self.device = select_device(device)
         self.model = model.to(self.device)
-        self.optimizer = build_optimizer(optimizer, self.model)
+        self.optimizer = build_optimizer(
+            optimizer, self.model, saves=checkpoint_dir is not None or ranks is not None
+        )
         self._make_optimizer = optimizer
         self.step_fn, self.precision = step_fn, precision
         self.train_step = TrainStep(
@@ -330,7 +333,8 @@ class Trainer(CheckedAttributes):
         """Yield the batches of the current epoch, each to be passed to `step`, then evaluate and save.
 
         A loop that was left early continues after the last batch that was trained on when `epoch` is called
-        again. A stopped run yields no batch: `while trainer.epochs < n and not trainer.stop_reason`.
+        again; if that was the last one of the epoch, the epoch ends as usual. A stopped run yields no batch:
+        `while trainer.epochs < n and not trainer.stop_reason`.
         """
         self._refuse_average("epoch")
         if self._ranks is not None:
@@ -364,7 +368,7 @@ class Trainer(CheckedAttributes):
                 whole = batch[0] if len(batch) == 1 else batch
                 arguments = whole if type(whole) is tuple else as_arguments(whole)
             samples = cursor.num_samples if whole is cursor.batch else cursor.num_samples_of(whole)
-            steps = self.train_step.steps
+            steps, begins_window = self.train_step.steps, self.train_step.is_between_updates
             if average is not None and not steps:
                 average.follow()
             if run.is_pending:
@@ -384,7 +388,12 @@ class Trainer(CheckedAttributes):
                     run.session.position.epoch_step += 1
                     run.after_update()
                 raise
+            if run.averages_windows and self.train_step.steps > steps:
+                weight = num_samples(arguments) if samples is None else samples
+                run.add_to_window(loss, weight, is_first=begins_window)
+            run.progress.followed_step = None
             run.after_batch(whole, loss, steps_before=steps)
+            run.progress.followed_step = run.session.position.epoch_step
             if cursor.batch is None:
                 run.report_no_epoch()
             return loss

@@ -99,7 +99,7 @@ def test_a_schedule_that_counts_batches_of_a_run_that_accumulates_is_reported(ma
 def test_other_lengths_are_not_taken_for_a_number_of_batches(make, data, capsys, total, accumulate):
     schedule = CosineScheduler(0.1, 0.0, total)
     make(schedule=schedule, accumulate=accumulate).fit(data, epochs=3, batch_size=2)
-    assert capsys.readouterr().err == ""
+    assert "batches" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("length", [20, 50, 90])

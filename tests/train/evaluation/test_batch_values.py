@@ -151,3 +151,25 @@ def test_a_count_of_zero_in_the_first_batch_is_reported_after_the_first_epoch(
 )
 def test_names_say_whether_a_metric_pools_samples(name, pooling):
     assert pooling_of(name) is pooling
+
+
+@pytest.mark.parametrize(
+    ("name", "reduce", "is_reported"),
+    [
+        ("correct", torch.sum, True),
+        ("num_hits", torch.sum, True),
+        ("correct", torch.mean, False),
+        ("length", torch.sum, False),
+    ],
+)
+def test_a_float_that_is_a_count_by_its_name_and_its_sum_causes_a_note(
+    make, data, capsys, name, reduce, is_reported
+):
+    def step_fn(model, x, y):
+        found = model(x)
+        return (found - y).square().mean(), {name: reduce((found < 1e9).float())}
+
+    make(step_fn=step_fn).fit(data, epochs=2, batch_size=5)
+    out, err = capsys.readouterr()
+    assert out.count(f"'{name}' of the step function is a count over the batch") == is_reported
+    assert err == ""

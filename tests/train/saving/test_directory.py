@@ -394,3 +394,11 @@ def test_a_run_may_have_a_folder_named_bundles(make, data, tmp_path):
     for epochs in (1, 2):
         make(checkpoint_dir=tmp_path / "bundles").fit(data, epochs=epochs, batch_size=8)
     assert steps_in(tmp_path / "bundles") == [3, 6]
+
+
+def test_several_policies_in_a_list_are_an_error_with_the_right_call(make, tmp_path):
+    message = (
+        r"keep=\[last\(1\), best\('loss', 1.*\)\]\. Use a policy .* such as last\(1\) \| best\('loss', 1"
+    )
+    with pytest.raises(TrainError, match=message):
+        make(checkpoint_dir=tmp_path / "run", keep=[last(1), best("loss")])

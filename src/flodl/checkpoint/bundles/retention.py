@@ -90,6 +90,9 @@ class Policy:
     def __str__(self) -> str:
         return self.text
 
+    def __repr__(self) -> str:
+        return self.text
+
 
 @explain_calls(CheckpointCallError, example="Write last(3).")
 def last(n: int) -> Policy:

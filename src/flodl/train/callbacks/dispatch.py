@@ -20,6 +20,7 @@ from .hook_functions import StopRequests, check_function, check_result
 from .hooks import HOOKS, TrainerControls
 from .standard import MetricWatcher
 from .states import Identity, assign, settings_hash
+from .unsaved_values import UnsavedValues
 
 Call = Callable[[Mapping[str, Any]], Any]
 Around = Callable[[str, int | None], AbstractContextManager[None]]
@@ -45,6 +46,7 @@ class Hooks:
         # The hooks that are being called; several if a hook calls a method that calls hooks.
         self._running: list[str] = []
         self.stop_requests = StopRequests()
+        self.unsaved_values = UnsavedValues(self.all)
         for callback in self.all:
             _check_callback(callback)
             found = [name for name in HOOKS if callable(getattr(callback, name, None))]

@@ -57,6 +57,75 @@ def warm_up_never_ends(schedule: Any, *, total: int) -> str:
     )
 
 
+def schedule_is_too_long(schedule: Any, *, total: int) -> str:
+    """Return a warning if a run ends before the peak or within the first third of a schedule, or "".
+
+    >>> schedule_is_too_long(OneCycleLR(0.1, 1000), total=250)[:67]
+    'the schedule reaches its peak of 0.1 after 300 updates, and the run'
+    >>> schedule_is_too_long(CosineScheduler(0.1, 0.0, 1000), total=250)[:60]
+    'the schedule is 1000 updates long, and the run has only 250:'
+    >>> schedule_is_too_long(CosineScheduler(0.1, 0.0, 1000), total=400)
+    ''
+    """
+    peak, length = _peak(schedule), _length(schedule)
+    last = f"{schedule.lr(total - 1):g}" if peak or length else ""
+    remedy = f"Give {schedule!r} as many updates as the run has, or train for more epochs."
+    if peak is not None and peak[0] > total:
+        return (
+            f"the schedule reaches its peak of {peak[1]:g} after {peak[0]} updates, and the run has only "
+            f"{total}: the learning rate rises to {last}. {remedy}"
+        )
+    if length is not None and length > 3 * total:
+        return (
+            f"the schedule is {length} updates long, and the run has only {total}: the learning rate goes "
+            f"from {schedule.lr(0):g} to {last}, and the rest of the schedule is not used. {remedy}"
+        )
+    return ""
+
+
+def decay_rises(schedule: Any, *, total: int) -> str:
+    """Return a warning if a schedule that lowers the rate in steps multiplies it by 2 or more, or "".
+
+    >>> decay_rises(StepDecay(0.1, 30, 10), total=100)[:70]
+    'the schedule raises the learning rate from 0.1 to 100 within the 100 u'
+    >>> decay_rises(StepDecay(0.1, 30, 0.1), total=100)
+    ''
+    """
+    inner = schedule.inner if isinstance(schedule, WarmupScheduler) else schedule
+    if not isinstance(inner, StepDecay | MultiStepLR) or inner.gamma < 2 or total < 1:
+        return ""
+    first, last = inner.base, schedule.lr(total - 1)
+    if last <= first:
+        return ""
+    return (
+        f"the schedule raises the learning rate from {first:g} to {last:g} within the {total} updates of the "
+        f"run: {inner!r} multiplies it by gamma. To divide it by {inner.gamma:g}, write "
+        f"gamma={1 / inner.gamma:g}."
+    )
+
+
+def _peak(schedule: Any) -> tuple[int, float] | None:
+    """Return the number of updates before the highest rate of a cycle, and that rate."""
+    if isinstance(schedule, WarmupScheduler):
+        inner = _peak(schedule.inner)
+        return None if inner is None else (schedule.warm + inner[0], inner[1])
+    if isinstance(schedule, CyclicLR):
+        return schedule.up, schedule.max
+    return (schedule.warmup_steps, schedule.max) if isinstance(schedule, OneCycleLR) else None
+
+
+def _length(schedule: Any) -> int | None:
+    """Return the number of updates until a schedule ends, or lowers the rate for the first time."""
+    if isinstance(schedule, WarmupScheduler):
+        inner = _length(schedule.inner)
+        return None if inner is None else schedule.warm + inner
+    if isinstance(schedule, CosineScheduler | OneCycleLR):
+        return schedule.total
+    if isinstance(schedule, MultiStepLR):
+        return next(iter(schedule.milestones), None)
+    return schedule.step_size if isinstance(schedule, StepDecay) else None
+
+
 def last_milestone(schedule: Any) -> int | None:
     """Return the last milestone at which a rate is lowered, with a warm-up before it or without.
 

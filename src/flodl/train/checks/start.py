@@ -13,7 +13,7 @@ from .schedule_length import (
     schedule_ends_early,
     schedule_is_over,
 )
-from .schedule_units import warm_up_never_ends
+from .schedule_units import decay_rises, schedule_is_too_long, warm_up_never_ends
 
 # A decay of an average that is probably its complement.
 SMALL_DECAY = 0.1
@@ -40,6 +40,8 @@ def _schedule_warnings(session: Session, *, epochs: int, num_batches: int | None
     if left == 0:
         return
     found: list[str] = []
+    if left is not None:
+        found.append(decay_rises(schedule, total=step + left))
     if bridge is not None and session.updates:
         found.append(schedule_is_over(schedule, step=step, left=left))
     if num_batches is not None and left is not None:
@@ -52,6 +54,7 @@ def _schedule_warnings(session: Session, *, epochs: int, num_batches: int | None
         )
         if session.start.limit is None and left is not None:  # a limit is for a trial
             found.append(warm_up_never_ends(schedule, total=step + left))
+            found.append(schedule_is_too_long(schedule, total=step + left))
     yield from [text for text in found if text][:1]
 
 
@@ -69,6 +72,16 @@ def _updates_left(session: Session, *, epochs: int, num_batches: int | None) -> 
         return None
     done = 0 if is_trained else -(-position.epoch_step // accumulate)
     return max(epochs_left * -(-num_batches // accumulate) - done, 0)
+
+
+def unused_precision(session: Session) -> str:
+    """Return a note if the precision has no effect on the device, or ""."""
+    if session.train_step.settings.precision != "tf32" or session.device.type == "cuda":
+        return ""
+    return (
+        f"precision='tf32' has no effect on {str(session.device)!r}: only CUDA devices have TF32, so this "
+        "run computes in float32"
+    )
 
 
 def chosen_on_training_data(

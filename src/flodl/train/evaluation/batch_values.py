@@ -42,6 +42,7 @@ def judge_values(
         undecided = [name for name in integers if found is None or not found.whole.get(name)]
     pooled = {name: how for name in values if (how := pooling_of(name)) is not Pooling.NEVER}
     note = _note(step, evaluator, batch, pooled) if pooled else ""
+    note = note or _note_of_float_counts(step, evaluator, batch, values)
     return BatchValues(warning, note, tuple(undecided))
 
 
@@ -77,6 +78,27 @@ def _may_be_count(value: Tensor) -> bool:
     """Return whether a float is a whole number above 1; a percentage may be one, too."""
     number = float(value.detach()) if value.is_floating_point() and value.numel() == 1 else 0.0
     return number > 1.0 and number.is_integer()
+
+
+def _note_of_float_counts(
+    step: TrainStep, evaluator: Evaluator, batch: Any, values: Mapping[str, Tensor]
+) -> str:
+    """Return a note about floats that are counts by their name and their sum, or ""."""
+    named = [
+        name
+        for name, value in values.items()
+        if _may_be_count(value) and any(map(COUNTS.fullmatch, words_of(name)))
+    ]
+    found = compare_pieces(step, evaluator, batch, named) if named else None
+    counts = [] if found is None else [name for name in found.whole if found.is_sum(name)]
+    if not counts:
+        return ""
+    are = "is a count" if len(counts) == 1 else "are counts"
+    return (
+        f"{' and '.join(map(repr, counts))} of the step function {are} over the batch, and the history has "
+        "the mean over batches, weighted by samples, which depends on the batch size. Return a rate, such as "
+        "(predictions == y).float().mean()"
+    )
 
 
 def _note(step: TrainStep, evaluator: Evaluator, batch: Any, pooled: Mapping[str, Pooling]) -> str:

@@ -260,7 +260,9 @@ class RanksFit:
             # Without a loss, updates were skipped as not finite, or interrupted because a rank was lost.
             mean = total / weight if weight else torch.nan
             loss = torch.tensor(mean) if weight or skipped else None
-            reporter.step(session.epochs, step, run.progress.num_batches, progress.updates, loss)
+            reporter.progress(session.epochs, step, run.progress.num_batches)
+            if loss is not None:
+                reporter.update(session.epochs, step, progress.updates, loss)
 
     def _on_save(self, report: SaveReport) -> bool:
         """End an epoch, or save within one; return True to end the run."""

@@ -58,6 +58,7 @@ def collect_parts(session: Session, cursor: BatchCursor, hooks: Hooks) -> dict[s
             "structures": {path: one.as_metadata() for path, one in structures.items()},
             "parameters": parameter_names(session),
             "labels": label_names_of(model),
+            "unsaved_in_hooks": hooks.unsaved_values.changed(),
         },
         "average": _averaged(session),
         "hooks": hooks.state_dict(),

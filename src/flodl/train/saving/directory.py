@@ -95,9 +95,7 @@ class RunDirectory:
         before_save: Callable[[], object],
     ) -> None:
         if keep is not None and not isinstance(keep, Policy):
-            raise TrainError(
-                f"keep={keep!r}. Use a policy of flodl.checkpoint, such as last(3) | best('loss')."
-            )
+            raise TrainError(f"keep={keep!r}. Use a policy of flodl.checkpoint, such as {_policy_for(keep)}.")
         self.path = absolute_path(path, option="checkpoint_dir")
         for folder in (self.path, *self.path.parents):
             if folder.is_file():
@@ -329,3 +327,15 @@ class RunDirectory:
         if warning and not self._warned_of_space:
             self._warned_of_space = True
             self._report("alert", message=warning, level="warning")
+
+
+def _policy_for(keep: object) -> str:
+    """Return a policy in place of a wrong value: those of a list, combined.
+
+    >>> _policy_for([last(1), last(3)]), _policy_for(3)
+    ('last(1) | last(3)', "last(3) | best('loss')")
+    """
+    several = list(keep) if isinstance(keep, list | tuple | set) else []
+    if several and all(isinstance(one, Policy) for one in several):
+        return " | ".join(map(str, several))
+    return "last(3) | best('loss')"

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-_LOADING = ("load_state_dict", "__setstate__")
+LOADING = ("load_state_dict", "__setstate__")
 
 
 class OptimizerCounters:
@@ -40,10 +40,10 @@ class OptimizerCounters:
 
     def warnings(self) -> Iterator[str]:
         """Yield a warning if a counter has risen, and nothing saves and loads it."""
-        own, codes = vars(self._optimizer), dict(_methods_of(self._optimizer))
+        own, codes = vars(self._optimizer), dict(methods_of(self._optimizer))
         risen = [name for name, value in self._before.items() if own.get(name, 0) > value]
         counters = [name for name in risen if any(_counts(code, name) for code in codes.values())]
-        loading = {name for one in _LOADING if one in codes for name in codes[one].co_names}
+        loading = {name for one in LOADING if one in codes for name in codes[one].co_names}
         known = loading.union(_keys_in(self._optimizer.state_dict())) if counters else loading
         if lost := [name for name in counters if name not in known and name.lstrip("_") not in known]:
             names, them = " and ".join(map(repr, lost)), "it" if len(lost) == 1 else "them"
@@ -54,7 +54,7 @@ class OptimizerCounters:
             )
 
 
-def _methods_of(optimizer: Optimizer) -> Iterator[tuple[str, CodeType]]:
+def methods_of(optimizer: Optimizer) -> Iterator[tuple[str, CodeType]]:
     """Yield the names and the code of the methods that are not torch's."""
     for kind in reversed(type(optimizer).__mro__):
         if kind.__module__.partition(".")[0] != "torch":

@@ -19,7 +19,7 @@ from flodl.engine import (
 )
 
 from ..session import Session
-from .unsaved import is_among, tensors_in
+from .tensors import is_among, tensors_in
 
 
 class PlainState:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
@@ -19,6 +18,8 @@ from ..callbacks.hooks import HOOKS
 from ..callbacks.schedulers import unsaved_schedulers
 from ..session import Session
 from .optimizer_counters import OptimizerCounters
+from .optimizer_tensors import OptimizerTensors
+from .tensors import is_among, tensors_in
 
 _READING = ("__getitem__", "__getitems__", "__iter__")
 # A generator that is seeded for each sample has no state to save.
@@ -43,6 +44,7 @@ class UnsavedState:
             for function in functions_of(hook, HOOKS)
         ]
         self._counters = OptimizerCounters(session.optimizer)
+        self._tensors = OptimizerTensors(session.optimizer)
         self._hooks = [] if restores else every
         self._data = OutsideObjects(_readers_of(loader), saved=[*known, *saved])
         self._trained = OutsideObjects([*owners, (_STEP_FN, step_fn)], saved=[*known, *saved])
@@ -52,6 +54,7 @@ class UnsavedState:
         yield from unsaved_parameters(self._session)
         yield from unsaved_inner_optimizer(self._session.optimizer)
         yield from self._counters.warnings()
+        yield from self._tensors.warnings()
         # One that a hook creates in its first step or epoch was not there at the start.
         yield from unsaved_schedulers(self._hooks)
         drawn = [one for one in self._data.variables if one.is_drawn]
@@ -110,6 +113,7 @@ def unsaved_parameters(session: Session) -> Iterator[str]:
 def unsaved_inner_optimizer(optimizer: Optimizer) -> Iterator[str]:
     """Yield a warning if an optimizer wraps another one, and its state_dict lacks the state of that one.
 
+    >>> import torch
     >>> weight = torch.nn.Parameter(torch.ones(1))
     >>> outer, inner = torch.optim.SGD([weight]), torch.optim.Adam([weight])
     >>> outer.base, weight.grad = inner, torch.ones(1)
@@ -127,25 +131,6 @@ def unsaved_inner_optimizer(optimizer: Optimizer) -> Iterator[str]:
                 "state is in no save, because state_dict() of the wrapper does not contain it: a resumed run "
                 "would start without it. Add it in state_dict and load_state_dict of the wrapper."
             )
-
-
-def is_among(tensor: Tensor, others: Iterable[Tensor]) -> bool:
-    """Return whether one of the others has the same elements."""
-    one = tensor.detach()
-    like = (each for each in others if each.shape == one.shape and each.dtype == one.dtype)
-    return any(each.data_ptr() == one.data_ptr() or torch.equal(each.to(one.device), one) for each in like)
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors of a nested state."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for one in value.values():
-            yield from tensors_in(one)
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from tensors_in(one)
 
 
 def functions_of(hook: Any, names: Iterable[str]) -> list[Any]:
