@@ -336,3 +336,37 @@ def test_a_group_added_in_the_middle_of_a_window_has_the_scheduled_rate_when_it_
     optimizer.register_step_pre_hook(lambda *_: seen.append(optimizer.param_groups[1]["lr"]))
     step.flush()
     assert seen == [0.25]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda step, x, y: step.call(x, y),
+        lambda step, x, y: step.call(x, y, samples=4),
+        lambda step, x, y: step.call((x, y)),
+        lambda step, x, y: step.call((x, y), 4),
+        lambda step, x, y: step.call(samples=4),
+        lambda step, x, y: step.flush(1),
+        lambda step, x, y: step.reset_means("loss"),
+        lambda step, x, y: step.load_state_dict(),
+    ],
+)
+def test_a_method_that_gets_the_wrong_arguments_says_what_to_write(call) -> None:
+    model = nn.Linear(3, 1)
+    step = TrainStep(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), lambda m, x, y: (m(x) - y).square().mean()
+    )
+    with pytest.raises(StepError, match=r"step\.\w+ .*Write step\.\w+\("):
+        call(step, torch.zeros(4, 3), torch.zeros(4, 1))
+    assert step.steps == 0
+
+
+def test_a_type_error_of_the_step_function_is_not_taken_for_a_wrong_call() -> None:
+    model = nn.Linear(3, 1)
+
+    def loss_of(m, x, y):
+        raise TypeError("my own")
+
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), loss_of)
+    with pytest.raises(Exception, match="my own"):
+        step.call((torch.zeros(4, 3), torch.zeros(4, 1)), samples=2)

@@ -16,8 +16,8 @@ from flodl.core.formats import a_type
 from flodl.core.integers import as_integer, is_integer
 from flodl.core.interrupts import uninterrupted
 from flodl.core.usage.attributes import fix_attributes
-from flodl.core.usage.calls import explain_creation
-from flodl.core.usage.tracebacks import hide_own_frames, hides_own_frames
+from flodl.core.usage.calls import explain_calls, explain_creation
+from flodl.core.usage.tracebacks import hide_own_frames
 from flodl.optim import Schedule, ScheduleBridge, apply
 
 from .batch.keywords import by_position, taking_a_dict
@@ -236,6 +236,7 @@ class TrainStep:
         """The bridge that applies the schedule to the optimizer, if a schedule was given."""
         return self._bridge
 
+    @explain_calls(StepCallError, name="step.means", example="Write step.means().")
     def means(self) -> dict[str, Tensor]:
         """Return the means of the loss and of the named values since `reset_means`, weighted by samples.
 
@@ -246,6 +247,7 @@ class TrainStep:
             self._warn_of_samples()
         return self._body.means.means()
 
+    @explain_calls(StepCallError, name="step.reset_means", example="Write step.reset_means().")
     def reset_means(self) -> None:
         """Reset the means, as at the start of an epoch."""
         window, self._calls.check_at = self._window, 0
@@ -277,6 +279,11 @@ class TrainStep:
             hide_own_frames(error)
             raise
 
+    @explain_calls(
+        StepCallError,
+        name="step.call",
+        example="Write step.call((x, y), samples=8), with the batch as a tuple.",
+    )
     def call(self, batch: tuple[Any, ...], *, samples: int | None) -> Tensor:
         """Run one step on a batch with this many samples, if its tensors do not have one row per sample.
 
@@ -380,7 +387,7 @@ class TrainStep:
             self._look_for_empty_batch(batch, loss)
         return loss
 
-    @hides_own_frames
+    @explain_calls(StepCallError, name="step.flush", example="Write step.flush().")
     def flush(self) -> None:
         """Apply an accumulation window that is not full, weighted by the samples it has."""
         if self.is_between_updates:
@@ -402,6 +409,7 @@ class TrainStep:
                 raise better from error
             raise
 
+    @explain_calls(StepCallError, name="step.give_up_window", example="Write step.give_up_window().")
     def give_up_window(self) -> None:
         """Drop a half-full accumulation window: its gradients, and its part of the means."""
         self._body.updater.drop_gradients()
@@ -409,7 +417,7 @@ class TrainStep:
             self._body.means.restore()
         self._window.close()
 
-    @hides_own_frames
+    @explain_calls(StepCallError, name="step.state_dict", example="Write step.state_dict().")
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs besides model, optimizer and random state.
 
@@ -437,7 +445,7 @@ class TrainStep:
             **({} if carried is None else {"carried": carried.state()}),
         }
 
-    @hides_own_frames
+    @explain_calls(StepCallError, name="step.load_state_dict", example="Write step.load_state_dict(state).")
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`; load model and optimizer first. Raises if it does not match."""
         body = self._body

@@ -97,6 +97,39 @@ def test_the_error_says_what_to_do():
         FlowBuilder(calls_linear).build()(X)
 
 
+class Wrapped:
+    def __init__(s):
+        s.layer = nn.Linear(4, 4)
+
+    def apply(s, x):
+        return s.layer(x)
+
+
+@pytest.mark.parametrize(
+    ("function", "named"),
+    [
+        (lambda x: LAYERS[0](x), "'LAYERS'"),
+        (functools.partial(lambda layer, x: layer(x), nn.Linear(4, 4)), "'argument 0'"),
+        (functools.partial(lambda x, layer: layer(x), layer=nn.Linear(4, 4)), "'layer'"),
+        (Wrapped().apply, "'s.layer'"),
+        (Encoder(), "'self.net'"),
+        (lambda x, *, layer=LINEAR: layer(x), "'layer'"),
+    ],
+)
+def test_a_name_that_means_nothing_outside_of_the_function_is_not_part_of_the_advice(function, named):
+    with pytest.raises(BuildError, match=r"Make this module a node, followed by the function, or") as caught:
+        FlowBuilder(function).build()(X)
+    assert named in caught.value.message
+    assert "through(" not in caught.value.message
+
+
+def test_the_name_of_a_variable_in_the_same_function_is_part_of_the_advice():
+    with pytest.raises(BuildError, match=r"through\(lstm\)"):
+        FlowBuilder(in_a_closure()).build()(X)
+    with pytest.raises(BuildError, match=r"through\(NET\.part\)"):
+        FlowBuilder(lambda x: NET.part(x)).build()(X)
+
+
 def test_parts_merges_and_initial_values_are_checked_too():
     for builder, path in [
         (FlowBuilder().gate(SoftmaxRouter(4, 2), [calls_linear, torch.neg]), "gate_1.expert_0"),

@@ -19,7 +19,7 @@ _HINT = "Load what state_dict() of a TrainStep returned."
 
 
 def check_carried(state: Any, nums_carried: Sequence[int]) -> None:
-    """Raise if these are not the carried values of graphs that carry so many each.
+    """Raise if these are not the carried values of graphs that carry these numbers of values.
 
     >>> check_carried([{"values": (None,), "batch": None}], [2])
     Traceback (most recent call last):

@@ -87,8 +87,9 @@ class _Search:
             yield name, value
         elif isinstance(value, functools.partial):
             yield from self.found_in(value.func, name, depth + 1)
-            for key, part in [*enumerate(value.args), *value.keywords.items()]:
-                yield from self.found_in(part, str(key), depth + 1)
+            numbered = [(f"argument {number}", part) for number, part in enumerate(value.args)]
+            for key, part in [*numbered, *value.keywords.items()]:
+                yield from self.found_in(part, key, depth + 1)
         elif isinstance(value, MethodType):
             yield from self._of_method(value, name, depth)
         elif isinstance(value, FunctionType):
@@ -181,6 +182,19 @@ def _all_objects(kind: type[_Kind]) -> list[_Kind]:
             gc.freeze()
 
 
+def _is_name_of(value: nn.Module, name: str, function: Any) -> bool:
+    """Return whether a dotted name means this module where the function is written.
+
+    It does not for a module in a list, for an argument of a functools.partial, and for `self` of a method.
+    """
+    if not isinstance(function, FunctionType):
+        return False
+    closure = zip(function.__code__.co_freevars, function.__closure__ or ())
+    scope = {**function.__globals__, **{free: _contents(cell) for free, cell in closure}}
+    root, *attributes = name.split(".")
+    return _follow(scope.get(root), root, tuple(attributes))[0] is value
+
+
 def _message(function: Any, name: str, value: nn.Module | nn.Parameter, outside: list[nn.Parameter]) -> str:
     count = sum(one.numel() for one in outside if not is_lazy(one))
     what = type(value).__name__ if isinstance(value, nn.Module) else "parameter"
@@ -188,10 +202,8 @@ def _message(function: Any, name: str, value: nn.Module | nn.Parameter, outside:
     if isinstance(function, MethodType) and function.__self__ is value:
         fix = "Pass the module itself, not its method."
     elif isinstance(value, nn.Module):
-        fix = (
-            f"Make it a node, through({name}), followed by the function, or write a small nn.Module that "
-            "contains it."
-        )
+        node = f"it a node, through({name})" if _is_name_of(value, name, function) else "this module a node"
+        fix = f"Make {node}, followed by the function, or write a small nn.Module that contains it."
     return (
         f"the function uses the {what} {name!r} ({count:,} trainable parameters), which is not part of the "
         f"graph, so it is neither trained nor saved with it. {fix} If it should stay as it is, freeze it: "
