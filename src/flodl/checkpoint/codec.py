@@ -26,6 +26,8 @@ from torch import Tensor
 from flodl.core import CheckpointError
 from flodl.core.formats import a_type
 
+from .files.keywords import suggest_keywords
+
 Json = Any
 
 # Python's JSON reader refuses longer integers, and its recursion limit deeper states.
@@ -33,6 +35,7 @@ _MAX_INTEGER_BITS = 12_000
 _MAX_DEPTH = 100
 
 
+@suggest_keywords
 def encode(state: Any) -> tuple[Json, dict[str, Tensor]]:
     """Split a state into a JSON structure and its tensors, which are not copied."""
     tensors: dict[str, Tensor] = {}
@@ -44,6 +47,7 @@ def encode(state: Any) -> tuple[Json, dict[str, Tensor]]:
         ) from None
 
 
+@suggest_keywords
 def decode(structure: Json, tensors: Mapping[str, Tensor]) -> Any:
     """Rebuild a state; raise ValueError if `encode` cannot have written the structure."""
     if isinstance(structure, list):

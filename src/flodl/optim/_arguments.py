@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from typing import Any, TypeVar
 
 from flodl.core import ScheduleError
-from flodl.core.usage.calls import ScheduleCallError, explain_creation
+from flodl.core.usage.calls import ScheduleCallError, explain_creation, explain_methods
 
 C = TypeVar("C", bound=type)
 
@@ -27,6 +27,10 @@ _OTHER_NAMES = {
 }
 
 
+# Recorded and compiled steps contain it.
+_TRACED = ("lr_tensor",)
+
+
 def explained(schedule: C) -> C:
     """Decorate a schedule: the wrong arguments raise an error with the right ones."""
     own = [*inspect.signature(schedule).parameters]
@@ -35,6 +39,7 @@ def explained(schedule: C) -> C:
         for other in _OTHER_NAMES.get(name, ()):
             elsewhere.setdefault(other, f"Write {name}=….")
     example = f"Write {schedule.__name__}({', '.join(own)})."
+    explain_methods(ScheduleCallError, without=_TRACED)(schedule)
     return explain_creation(ScheduleCallError, elsewhere=elsewhere, example=example)(schedule)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flodl.core import ScheduleError
 from flodl.core.formats import a_type
+from flodl.core.usage.calls import ScheduleCallError, explain_calls
 
 if TYPE_CHECKING:
     import torch
@@ -18,6 +19,17 @@ if TYPE_CHECKING:
 Parameters: TypeAlias = "Tensor | Iterable[Tensor] | nn.Module"
 
 
+_EXAMPLE = "Write {}(model.parameters(), 1.0)."
+_OF_TORCH = {
+    "norm_type": "Leave it out: the norm is the 2-norm.",
+    "clip_value": "Write value=….",
+    "max_value": "Write value=….",
+    "error_if_nonfinite": "Leave it out, and check the norm that is returned.",
+    "foreach": "Leave it out: all gradients are clipped at once.",
+}
+
+
+@explain_calls(ScheduleCallError, elsewhere=_OF_TORCH, example=_EXAMPLE.format("clip_grad_norm"))
 def clip_grad_norm(parameters: Parameters, max_norm: float) -> Tensor:
     """Scale all gradients together to a global L2 norm of at most `max_norm`; return the original norm.
 
@@ -66,6 +78,7 @@ def _norm_and_scale(parameters: Parameters, max_norm: float) -> tuple[list[Tenso
     return grads, norm, torch.where(norm > max_norm, max_norm / (norm + 1e-6), 1.0)
 
 
+@explain_calls(ScheduleCallError, elsewhere=_OF_TORCH, example=_EXAMPLE.format("clip_grad_value"))
 def clip_grad_value(parameters: Parameters, value: float) -> Tensor:
     """Clamp every gradient element to [−value, value]; return the largest original magnitude.
 
@@ -130,6 +143,7 @@ def _tensors(function: str, parameters: Parameters) -> list[Tensor]:
     return given
 
 
+@explain_calls(ScheduleCallError, elsewhere=_OF_TORCH, example="Write gradient_values(parameters).")
 def gradient_values(parameters: Parameters) -> list[Tensor]:
     """Return the existing gradients, and the stored values of sparse ones, for changing in place.
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from flodl.core.usage.calls import ScheduleCallError, explain_methods
+
 from ._preview import preview
 from ._torch_habits import TorchHabits
 
@@ -24,6 +26,9 @@ class Schedule(Protocol):
         ...
 
 
+@explain_methods(
+    ScheduleCallError, examples={"preview": "Write schedule.preview(1000)."}, without=("lr", "lr_tensor")
+)
 class StepSchedule(TorchHabits, ABC):
     """The base class of schedules that depend only on the step: a frozen dataclass with one formula.
 

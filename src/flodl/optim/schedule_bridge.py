@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from flodl.core import ScheduleError
 from flodl.core.formats import a_type
+from flodl.core.usage.calls import ScheduleCallError, explain_calls, explain_creation, explain_methods
 
 from ._arguments import check_integer, check_number
 from ._rate_mistakes import (
@@ -33,6 +34,12 @@ if TYPE_CHECKING:
 _LARGEST = 3.4028234663852886e38
 
 
+_OF_APPLY = {
+    "last_epoch": "Write bridge.set_step(number).",
+}
+
+
+@explain_calls(ScheduleCallError, elsewhere=_OF_APPLY, example="Write apply(schedule, optimizer).")
 def apply(schedule: Schedule | Callable[[int], float], optimizer: Optimizer) -> ScheduleBridge:
     """Set an optimizer's learning rates from a schedule or a plain function of the step.
 
@@ -55,6 +62,10 @@ def apply(schedule: Schedule | Callable[[int], float], optimizer: Optimizer) -> 
     return ScheduleBridge(schedule, optimizer)
 
 
+@explain_methods(
+    ScheduleCallError, elsewhere={"epoch": "Write bridge.set_step(number)."}, without=("advance",)
+)
+@explain_creation(ScheduleCallError, elsewhere=_OF_APPLY, example="Write apply(schedule, optimizer).")
 class ScheduleBridge(TorchHabits):
     """Set an optimizer's learning rates from a schedule, step by step; created by `apply`.
 

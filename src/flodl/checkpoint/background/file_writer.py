@@ -15,6 +15,7 @@ from flodl.core import CheckpointError, WriteError, log
 from flodl.core.files import expand_user
 from flodl.core.formats import a_type
 from flodl.core.integers import as_integer, is_integer
+from flodl.core.usage.calls import CheckpointCallError, explain_creation, explain_methods
 
 from ..files.keywords import suggest_keywords
 from ..files.locations import check_suffix
@@ -24,6 +25,8 @@ from .slots import Slots
 from .snapshot import Snapshot, snapshot_cpu
 
 
+@explain_methods(CheckpointCallError)
+@explain_creation(CheckpointCallError, example="Write FileWriter().")
 class FileWriter:
     """Saves checkpoint files while training continues: `save` copies the tensors, a thread writes them.
 

@@ -10,13 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flodl.core.usage.calls import CheckpointCallError, explain_methods
+
 from ..codec import decode, encode
+from ..files.keywords import suggest_keywords
 from ..files.save_load import Format, save_checkpoint
 from ..forked import safe_after_fork
 from ..formats.byte_reader import PathOrStream
 from ..formats.storable import check_storable, storage_key
 
 
+@explain_methods(CheckpointCallError, examples={"save": "Write snapshot.save('model.fdl')."})
 @dataclass(frozen=True)
 class Snapshot:
     """The state of a model at one moment: copies of its tensors on the CPU, its metrics and its epoch."""
@@ -32,6 +36,7 @@ class Snapshot:
         save_checkpoint(target, self.tensors, metadata=metadata, format=format)
 
 
+@suggest_keywords
 def snapshot_cpu(state: Any) -> Any:
     """Copy a nested state to the CPU; tied tensors stay tied.
 

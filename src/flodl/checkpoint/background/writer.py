@@ -18,6 +18,7 @@ from typing import Any, Literal, Self
 from flodl.core import CheckpointError, WriteError, log
 from flodl.core.integers import as_integer, is_integer
 from flodl.core.paths import suggestion
+from flodl.core.usage.calls import CheckpointCallError, explain_creation, explain_methods
 
 from ..bundles.bundle import (
     as_floats,
@@ -54,6 +55,8 @@ class _Job:
     reason: str
 
 
+@explain_methods(CheckpointCallError)
+@explain_creation(CheckpointCallError, example="Write BackgroundWriter('bundles').")
 class BackgroundWriter:
     """Saves a run while it continues: `save` copies the state and returns, a thread writes it.
 

@@ -34,6 +34,7 @@ from ..durable_files import (
     is_hidden_sibling,
     shared_lock,
 )
+from ..files.keywords import suggest_keywords
 from ..formats.byte_reader import MemoryReader, map_file
 from ..formats.checksum import Buffer, digest, start_digest
 from ..formats.serialization import open_safetensors, serialize_safetensors
@@ -47,6 +48,7 @@ Encoded = tuple[Json, Mapping[str, Tensor]]
 _STRUCTURE = "flodl_state"
 
 
+@suggest_keywords
 def save_bundle(
     root: str | os.PathLike[str],
     step: int,
@@ -74,6 +76,7 @@ def save_bundle(
     return write_bundle(root, step, encoded, metrics=as_floats(metrics), metadata=texts)
 
 
+@suggest_keywords
 def read_bundle(
     bundle: Bundle | Latest | str | os.PathLike[str],
     *,
@@ -110,6 +113,7 @@ def _read_part(bundle: Bundle, file: str, verify: bool) -> Any:
         return decode(json.loads(contents.metadata[_STRUCTURE]), contents.read())
 
 
+@suggest_keywords
 def verify_bundle(bundle: Bundle | Latest | str | os.PathLike[str]) -> None:
     """Compare every file with its checksum; raise DamagedError if one differs."""
     bundle = open_bundle(bundle)
@@ -162,6 +166,7 @@ def encode_parts(step: int, parts: Mapping[str, Any]) -> dict[str, Encoded]:
     return encoded
 
 
+@suggest_keywords
 def check_parts(parts: Mapping[str, Any]) -> None:
     """Raise for anything in the parts of a run that cannot be saved; nothing is written or copied.
 
@@ -249,6 +254,7 @@ def folder_to_read(root: str | os.PathLike[str]) -> Path:
     return expand_user(root)
 
 
+@suggest_keywords
 def clean_bundles(root: str | os.PathLike[str]) -> list[str]:
     """Delete what interrupted saves and deletions left behind, and return the names.
 

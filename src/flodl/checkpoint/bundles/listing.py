@@ -13,12 +13,14 @@ from flodl.core.metric_modes import Mode, mode_of_metric
 from flodl.core.paths import suggestion
 
 from ..durable_files import delete_folder, shared_lock
+from ..files.keywords import suggest_keywords
 from .bundle import folder_to_read, read_bundle, verify_bundle
 from .manifest import Bundle, Latest, is_bundle, newest_folder, read_manifest, step_and_revision
 from .measured import measured_alike, without_other_values
 from .retention import Policy, apply_policy, best, keep
 
 
+@suggest_keywords
 def list_bundles(root: str | os.PathLike[str]) -> list[Bundle]:
     """Return the bundles in a folder, sorted by step; file contents are not read.
 
@@ -28,6 +30,7 @@ def list_bundles(root: str | os.PathLike[str]) -> list[Bundle]:
     return _readable(folder_to_read(root))[0]
 
 
+@suggest_keywords
 def damaged_bundles(root: str | os.PathLike[str]) -> list[str]:
     """Return why bundles in a folder cannot be listed; file contents are not read."""
     return _readable(folder_to_read(root))[1]
@@ -47,6 +50,7 @@ def _readable(root: Path) -> tuple[list[Bundle], list[str]]:
     return sorted(found.values(), key=lambda bundle: bundle.step), damaged
 
 
+@suggest_keywords
 def latest_bundle(root: str | os.PathLike[str], *, verify: bool = True, missing_ok: bool = False) -> Latest:
     """Return the newest undamaged bundle, and log and list the damaged ones that were skipped.
 
@@ -68,6 +72,7 @@ def latest_bundle(root: str | os.PathLike[str], *, verify: bool = True, missing_
     return Latest(None, skipped)
 
 
+@suggest_keywords
 def best_bundle(root: str | os.PathLike[str], metric: str, *, mode: Mode | None = None) -> Bundle:
     """Return the bundle with the best value of a metric, by default as its name says, or a metric of flodl.
 
@@ -157,6 +162,7 @@ def how_to_keep_best(metric: str, *, keep: str, save_every: int | None) -> str:
     )
 
 
+@suggest_keywords
 def prune_bundles(root: str | os.PathLike[str], policy: Policy, *, verify: bool = True) -> list[Bundle]:
     """Delete the bundles that a policy does not keep, and return them; the newest undamaged one is kept.
 

@@ -16,6 +16,7 @@ from flodl.core.files import expand_user, open_regular
 from flodl.core.formats import a_type
 
 from ..codec import decode, encode
+from ..files.keywords import suggest_keywords
 from ..formats.checksum import ALGORITHM, digest
 
 MANIFEST_NAME = "manifest.json"
@@ -71,17 +72,20 @@ def folder_name(step: int, revision: int) -> str:
     return f"step-{step:08d}" if revision == 1 else f"step-{step:08d}.{revision}"
 
 
+@suggest_keywords
 def step_and_revision(name: str) -> tuple[int, int] | None:
     """Parse the name of a bundle's folder, or return None if it is not one."""
     found = _FOLDER_NAME.match(name)
     return (int(found[1]), int(found[2] or 1)) if found else None
 
 
+@suggest_keywords
 def is_bundle(folder: str | os.PathLike[str]) -> bool:
     """Return whether a folder has a manifest, readable or not."""
     return (expand_user(folder) / MANIFEST_NAME).exists()
 
 
+@suggest_keywords
 def newest_folder(root: Path) -> Path | None:
     """Return the folder in `root` that is named like a bundle and has the highest step, or None."""
     try:
@@ -123,6 +127,7 @@ def serialize_manifest(step: int, metrics: Mapping[str, float], files: Mapping[s
     return json.dumps(content | {"digest": _content_digest(content)}, indent=1).encode()
 
 
+@suggest_keywords
 def read_manifest(folder: str | os.PathLike[str]) -> Bundle:
     """Read the manifest of a bundle and compare file lengths; raise DamagedError if anything is wrong."""
     folder = expand_user(folder)

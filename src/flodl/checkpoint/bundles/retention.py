@@ -21,6 +21,7 @@ from flodl.core.metric_modes import Mode, guess_note, mode_of_metric
 from flodl.core.paths import suggestion
 from flodl.core.usage.calls import CheckpointCallError, explain_calls
 
+from ..files.keywords import suggest_keywords
 from .manifest import Bundle
 
 # What others call the arguments of `best`.
@@ -148,6 +149,7 @@ def every(k: int) -> Policy:
     return Policy(f"every({k})", lambda saves: [save for save in saves if save.step % k == 0])
 
 
+@suggest_keywords
 def keep(bundles: Sequence[Bundle], policy: Policy) -> tuple[list[Bundle], list[Bundle]]:
     """Return the saves to keep and the saves to drop, both sorted by step; the newest is always kept.
 

@@ -10,10 +10,12 @@ from torch import Tensor
 from flodl.core import CheckpointError
 from flodl.core.formats import a_type
 
+from .keywords import suggest_keywords
 from .matching import check_loadable
 from .report import MigrateReport
 
 
+@suggest_keywords
 def load_by_order(stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> MigrateReport:
     """Load tensors in place, the first into the first and so on: all of them or none.
 

@@ -11,11 +11,16 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 # What others call it.
-_ELSEWHERE = {
+_OF_FILES = {
+    "map_location": "Leave it out: tensors are read to the CPU.",
+    "device": "Leave it out: tensors are read to the CPU.",
+    "weights_only": "Leave it out: only tensors are ever loaded.",
+}
+_OF_LOADING = {
+    **_OF_FILES,
     "strict": "Pass the names or patterns that may differ: allow_missing=['head.*'], allow_unexpected=['*'].",
     "map_location": "Leave it out: values are copied to the device of each tensor of the model.",
     "device": "Leave it out: values are copied to the device of each tensor of the model.",
-    "weights_only": "Leave it out: only tensors are ever loaded.",
 }
 _EXAMPLES = {
     name: f"Write {name}('model.fdl', model.state_dict())." for name in ("load_checkpoint", "save_checkpoint")
@@ -33,4 +38,5 @@ def suggest_keywords(function: Callable[P, T]) -> Callable[P, T]:
     flodl.core.usage.calls.CheckpointCallError: load has no argument 'alow_missing'. Did you mean ...
     """
     example = _EXAMPLES.get(function.__qualname__, "")
-    return explain_calls(CheckpointCallError, elsewhere=_ELSEWHERE, example=example)(function)
+    elsewhere = _OF_LOADING if function.__name__.startswith("load") else _OF_FILES
+    return explain_calls(CheckpointCallError, elsewhere=elsewhere, example=example)(function)

@@ -14,6 +14,7 @@ from flodl.core.formats import a_type, counted
 from flodl.core.paths import did_you_mean, matches, nearest, suggestion
 
 from ..formats.storable import kind_of
+from .keywords import suggest_keywords
 from .values import check_copies, check_ties, check_values_fit
 
 
@@ -65,6 +66,7 @@ def match_names(
     return Match(sources, tuple(skipped), tuple(missing))
 
 
+@suggest_keywords
 def check_loadable(stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor], where: str) -> None:
     """Raise unless every wanted tensor can take the stored one of the same name: kind, shape, type, values.
 

@@ -13,12 +13,14 @@ from flodl.core.paths import suggestion
 from ..formats.byte_reader import PathOrStream, display_name
 from ..formats.serialization import is_flodl_key
 from .by_shape import match_by_shape
+from .keywords import suggest_keywords
 from .report import MigrateReport
 from .save_load import Format, check_tensor_dict, read_checkpoint, resolve_location, save_checkpoint
 
 Rename = Mapping[str, str] | Callable[[str], str]
 
 
+@suggest_keywords
 def migrate_checkpoint(
     source: PathOrStream,
     target: PathOrStream,

@@ -151,6 +151,7 @@ def load_checkpoint(
     )
 
 
+@suggest_keywords
 def read_checkpoint(source: PathOrStream) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return all tensors and the metadata of a checkpoint.
 
@@ -161,6 +162,7 @@ def read_checkpoint(source: PathOrStream) -> tuple[dict[str, Tensor], dict[str, 
         return contents.read(), dict(contents.metadata)
 
 
+@suggest_keywords
 def checkpoint_keys(source: PathOrStream) -> list[str]:
     """Return the names in a checkpoint, in file order, without reading the values."""
     source = resolve_location(source, "read")

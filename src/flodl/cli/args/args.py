@@ -17,6 +17,7 @@ from flodl.cli.ctrl_c import stop_with_one_line
 from flodl.core import environment
 from flodl.core.errors import ArgsError
 from flodl.core.files import expand_user
+from flodl.core.usage.calls import ArgsCallError, explain_creation, explain_methods
 
 from .click_adapter import TypedCommand, click_parameter
 from .dataclass_parser import parameters_of
@@ -27,6 +28,7 @@ from .schema import to_json
 
 T = TypeVar("T")
 _HELP_FLAGS = ["-h", "--help"]
+_OF_ARGPARSE = {"prog": "Write name='train.py'."}
 
 
 class _Command(TypedCommand):
@@ -52,6 +54,15 @@ class _Command(TypedCommand):
         return super().parse_args(ctx, args)
 
 
+@explain_methods(
+    ArgsCallError,
+    examples={
+        "parse": "Write Args(Settings).parse().",
+        "from_dict": "Write Args(Settings).from_dict({'lr': 0.1}).",
+        "schema": "Write Args(Settings).schema().",
+    },
+)
+@explain_creation(ArgsCallError, elsewhere=_OF_ARGPARSE, example="Write Args(Settings).")
 class Args(Generic[T]):
     """Parse the command line of a script into a dataclass.
 

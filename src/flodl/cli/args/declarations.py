@@ -6,9 +6,23 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from flodl.core.usage.calls import ArgsCallError, explain_calls
+
 METADATA_KEY = "flodl.cli"
 
+# What argparse, click and typer call it.
+_OF_OTHERS = {
+    "type": "Annotate the field: x: int = ….",
+    **dict.fromkeys(("action", "is_flag"), "For a flag, annotate the field as bool."),
+    **dict.fromkeys(("nargs", "multiple"), "Annotate the field as list[T] or tuple[T, U]."),
+    "required": "A field without a default is a positional argument; an option is never required.",
+    **dict.fromkeys(("dest", "name", "long"), "The option has the name of the field."),
+    "metavar": "Leave it out: the help shows the type.",
+    "default_factory": "Pass the default itself, such as option([1, 2]): it is copied.",
+}
 
+
+@explain_calls(ArgsCallError, elsewhere=_OF_OTHERS, example="Write option(1e-3, help='The learning rate.').")
 def option(
     default: Any = dataclasses.MISSING,
     *,
@@ -37,6 +51,7 @@ def option(
     return _field(default, description)
 
 
+@explain_calls(ArgsCallError, elsewhere=_OF_OTHERS, example="Write argument(help='The data.').")
 def argument(
     default: Any = dataclasses.MISSING,
     *,

@@ -10,6 +10,7 @@ from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
 
 from ..errors import (
+    ArgsError,
     BuildError,
     CheckpointError,
     DataError,
@@ -56,6 +57,10 @@ class MetricCallError(MetricError, TypeError):
 
 class LoopCallError(LoopError, TypeError):
     """The end of a loop was called with the wrong arguments."""
+
+
+class ArgsCallError(ArgsError, TypeError):
+    """`Args`, or a function that describes an option, was called with the wrong arguments."""
 
 
 class BuildCallError(BuildError, TypeError):
