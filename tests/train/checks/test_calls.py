@@ -131,3 +131,12 @@ def test_a_resume_without_a_folder_is_noted_once(make, data, capsys):
     assert capsys.readouterr().out.count("has nothing to resume: the trainer has no checkpoint_dir") == 1
     with pytest.raises(TrainError, match="needs a checkpoint_dir"):
         trainer.resume(data, 8, how="must")
+
+
+def test_the_same_hook_twice_is_refused(make):
+    stopping = EarlyStopping("loss", patience=4)
+    with pytest.raises(
+        TrainError, match=r"hooks\[0\] and hooks\[2\] are the same EarlyStopping, which would"
+    ):
+        make(hooks=[stopping, Phase(0), stopping])
+    make(hooks=[stopping, EarlyStopping("loss", patience=4)])
