@@ -302,6 +302,15 @@ class Run:
             names = ", ".join(map(repr, metrics))
             self.reports.note(f"no eval_data, so metrics ({names}) are computed only by trainer.evaluate")
 
+    def report_no_folder(self, how: object) -> None:
+        """Report once that nothing can be resumed, because the run has no folder."""
+        if self.saver is None and how == "auto" and "no folder" not in self.reported:
+            self.reported.add("no folder")
+            self.reports.note(
+                "trainer.resume has nothing to resume: the trainer has no checkpoint_dir. Write "
+                "Trainer(…, checkpoint_dir=…), or name a run: trainer.resume(data, how='runs/first')."
+            )
+
     def report_no_epoch(self) -> None:
         """Report once that batches are trained on outside an epoch, which therefore never ends."""
         if "no epoch" in self.reported:

@@ -302,6 +302,7 @@ class Trainer(CheckedAttributes):
             for batch in self.epoch(loader, eval_data=eval_data):
                 self.step(batch)
 
+    @explained
     def running(self, epochs: int, *, limit: int | None = None) -> AbstractContextManager[None]:
         """Return a context that sets up signals, folder, monitor and garbage collection, and closes them.
 
@@ -310,7 +311,7 @@ class Trainer(CheckedAttributes):
         """
         return self._run.open(as_integer(epochs), as_integer(limit))
 
-    @hides_own_frames
+    @explained
     def resume(
         self,
         data: Any,
@@ -324,6 +325,7 @@ class Trainer(CheckedAttributes):
         A run that has begun in this process simply continues.
         """
         loader = self.loader(data, batch_size)
+        self._run.report_no_folder(how)
         return resume_run(self._run, loader, how, allow_different_structure=allow_different_structure)
 
     @explained

@@ -114,3 +114,29 @@ def test_a_wrong_argument_of_a_callback_is_an_error_with_the_right_one(create, m
 def test_a_wrong_call_of_a_method_of_a_trainer_is_an_error_with_the_right_one(make, call, message):
     with pytest.raises(TrainError, match=message):
         call(make())
+
+
+def test_running_and_resume_name_the_argument_that_is_missing(make):
+    trainer = make()
+    with pytest.raises(TrainError, match=r"running needs 'epochs'. Write with trainer.running\(epochs=10\)"):
+        trainer.running()
+    with pytest.raises(TrainError, match=r"resume needs 'data'. Write trainer.resume\(\(x, y\), 32\)"):
+        trainer.resume()
+
+
+def test_a_resume_without_a_folder_is_noted_once(make, data, capsys):
+    trainer = make()
+    assert not trainer.resume(data, 8)
+    assert not trainer.resume(data, 8)
+    assert capsys.readouterr().out.count("has nothing to resume: the trainer has no checkpoint_dir") == 1
+    with pytest.raises(TrainError, match="needs a checkpoint_dir"):
+        trainer.resume(data, 8, how="must")
+
+
+def test_the_same_hook_twice_is_refused(make):
+    stopping = EarlyStopping("loss", patience=4)
+    with pytest.raises(
+        TrainError, match=r"hooks\[0\] and hooks\[2\] are the same EarlyStopping, which would"
+    ):
+        make(hooks=[stopping, Phase(0), stopping])
+    make(hooks=[stopping, EarlyStopping("loss", patience=4)])

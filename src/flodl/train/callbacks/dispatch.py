@@ -38,6 +38,7 @@ class Hooks:
             raise TrainError(
                 f"hooks={hooks!r}. Pass a list of hooks: hooks=[{type(hooks).__name__}(…)]."
             ) from None
+        _check_repeated(self.all)
         # Taken now: training changes the state of a callback. A loaded state may replace some of them.
         self.settings = [_settings_of(callback, trainer) for callback in self.all]
         # Entered around the calls of a hook, with its name and the epoch, if it has one.
@@ -247,6 +248,17 @@ def _check_callback(callback: Any) -> None:
             f"never be called. {suggestion(unknown[0], HOOKS, known_as='hooks')} If you call it yourself, "
             "choose a name without 'on_'."
         )
+
+
+def _check_repeated(callbacks: list[Any]) -> None:
+    """Raise for a callback that is in the list twice: it would count each epoch twice."""
+    first = dict[int, int]()
+    for index, callback in enumerate(callbacks):
+        if (earlier := first.setdefault(id(callback), index)) != index:
+            raise TrainError(
+                f"hooks[{earlier}] and hooks[{index}] are the same {_name_of(callback)}, which would be "
+                "called twice for each event. Leave one of them out, or create two objects."
+            )
 
 
 def _name_of(callback: Any) -> str:

@@ -80,6 +80,8 @@ class UnknownAttributeError(TrainError, AttributeError):
 _EXAMPLE = {
     "fit": "Write trainer.fit((x, y), epochs=10, batch_size=32).",
     "epoch": "Write for batch in trainer.epoch((x, y), 32): trainer.step(batch).",
+    "running": "Write with trainer.running(epochs=10): ….",
+    "resume": "Write trainer.resume((x, y), 32), with the data that is trained on next.",
     "find_lr": "Write trainer.find_lr((x, y), 32).",
     "evaluate": "Write trainer.evaluate((x, y)).",
     "scale_lr": "Write trainer.scale_lr(0.1), which multiplies the learning rate.",
