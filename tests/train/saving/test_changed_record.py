@@ -99,10 +99,10 @@ class Learner:
 
 class Every:
     def __init__(self, steps):
-        self.steps, self.seen = steps, 0
+        self.steps, self.seen = steps, []
 
     def on_step_end(self):
-        self.seen += 1
+        self.seen.append(1)
 
 
 class Rows(Dataset):
