@@ -174,6 +174,7 @@ CALLS = {
         "repeats": lambda v: flodl.summary(model(), DATA[0], repeats=v),
     },
     "Trend": {
+        "closed_s": lambda v: Trend([1.0], closed_s=v),
         "last.n": lambda v: TREND.last(v),
         "slope.n": lambda v: TREND.slope(v),
         "stalled.n": lambda v: TREND.stalled(v, 0.1),

@@ -11,8 +11,15 @@ from torch import nn
 from flodl import checkpoint, cli, optim
 from flodl.core import FlodlError
 
-# Records, types and interfaces, which flodl creates or the user implements; `fdl`; and a decorator.
+# Records, types and interfaces, which flodl creates or the user implements; `fdl`; a decorator; and what
+# flodl.hf calls for the names of labels.
 LEFT_OUT = {
+    "are_reordered",
+    "check_labels",
+    "checkpoint_labels",
+    "labels_in",
+    "labels_metadata",
+    "name_labels",
     "Bundle",
     "Format",
     "Latest",

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from interrupted_runs import in_a_process
 from torch import nn
 
 from flodl import Monitor, Trainer
@@ -120,6 +119,10 @@ def rows_in(path: Path) -> list[list[Any]]:
 
 
 def main(root: Path) -> None:
+    from interrupted_runs import (
+        in_a_process,
+    )  # next to this script; pytest, which collects it, has no such path
+
     torch.set_num_threads(1)  # forked processes may not share a pool of threads
     gc.freeze()
     for name, (moment, number, end, has_monitor) in CASES.items():

@@ -59,6 +59,10 @@ class Trend:
         self.name = name
         # When the latest value was closed, as time.monotonic counts it; None if an earlier process did.
         self.closed_s = closed_s
+        if closed_s is not None and not is_number(closed_s):
+            raise MetricError(
+                f"closed_s={closed_s!r:.60}. Pass a time, as time.monotonic() returns it, or None."
+            )
         if len(self._epochs) != len(self._values):
             raise MetricError(
                 f"the trend {name!r} has {len(self._values)} values but {len(self._epochs)} epochs. "

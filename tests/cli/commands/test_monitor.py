@@ -192,14 +192,13 @@ def test_the_page_is_served_until_interrupted_without_importing_torch(run):
         f"command.main([{str(run)!r}, '--port', '0'], standalone_mode=False); "
         "sys.exit(3 if 'torch' in sys.modules else 0)"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    url = process.stdout.readline().strip()
-    with urllib.request.urlopen(f"{url}api/status", timeout=10) as response:
-        assert json.load(response)["name"] == "reader"
-    process.send_signal(2)
-    assert process.wait(timeout=10) == 0
-    process.stdout.close()
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        with urllib.request.urlopen(f"{url}api/status", timeout=10) as response:
+            assert json.load(response)["name"] == "reader"
+        process.send_signal(2)
+        assert process.wait(timeout=10) == 0
 
 
 def test_a_folder_without_runs_is_an_error(tmp_path):

@@ -113,9 +113,12 @@ def _serve(given: GivenRuns, *, port: int, host: str, token: str | None, open_br
         report_damage(given.runs)
     followed = FollowedRuns(given.single, folders=given.folders, focus=given.focus)
     poll = None if followed.runs.is_comparison else followed.poll
-    with Server(
-        followed.runs, last_id=followed.last_id, poll=poll, host=host, port=port, token=token
-    ) as server:
+    with (
+        Server(
+            followed.runs, last_id=followed.last_id, poll=poll, host=host, port=port, token=token
+        ) as server,
+        contextlib.suppress(KeyboardInterrupt),  # the usual way to stop
+    ):
         taken = f" (port {port} is in use)" if port not in (0, server.port) else ""
         click.echo(f"{server.url}{taken}\nPress Ctrl-C to stop.")
         if open_browser:
@@ -126,5 +129,4 @@ def _serve(given: GivenRuns, *, port: int, host: str, token: str | None, open_br
             # The runs are summarized while the browser opens.
             threading.Thread(target=followed.runs.comparison, daemon=True).start()
             threading.Thread(target=report_damage_later, args=(given.runs,), daemon=True).start()
-        with contextlib.suppress(KeyboardInterrupt):  # the usual way to stop
-            server.wait()
+        server.wait()
