@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 from torch import nn
 
@@ -55,3 +56,22 @@ def test_a_value_that_is_nan_is_shown(make, data):
 
     history = make(step_fn=step_fn).fit(data, epochs=1, batch_size=5).history
     assert math.isnan(history[0]["error"])
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_value_of_a_part_of_an_epoch_is_left_out_after_a_resume(make, data, tmp_path, capsys, changes):
+    def renamed(model, x, y):
+        loss, values = with_error(model, x, y)
+        return loss, {"deviation" if changes else "error": values["error"]}
+
+    def on_step_end(trainer, step):
+        if step == 2:
+            trainer.stop("a part of the epoch is enough")
+
+    make(step_fn=with_error, checkpoint_dir=tmp_path, hooks=[on_step_end]).fit(data, epochs=1, batch_size=5)
+    capsys.readouterr()
+    result = make(step_fn=renamed, checkpoint_dir=tmp_path).fit(data, epochs=2, batch_size=5)
+    names = [set(row) & {"error", "deviation"} for row in result.history]
+    assert names == ([set(), {"deviation"}] if changes else [{"error"}, {"error"}])
+    note = "the step function returned 'error' and 'deviation' for only a part of epoch 1"
+    assert (note in capsys.readouterr().out) is changes

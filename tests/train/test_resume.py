@@ -157,7 +157,7 @@ def test_a_changed_ratio_of_the_rates_of_groups_is_reported_with_a_schedule(make
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 1))
         groups = [{"params": model[0].parameters(), "lr": body}, {"params": model[1].parameters()}]
-        settings = {"optimizer": torch.optim.SGD(groups, lr=0.1), "schedule": CosineScheduler(0.1, 0.01, 100)}
+        settings = {"optimizer": torch.optim.SGD(groups, lr=0.1), "schedule": CosineScheduler(0.1, 0.01, 9)}
         trainer = make(model, checkpoint_dir=tmp_path, **settings)
         trainer.fit(data, epochs=epochs, batch_size=8)
         small, large = (group["lr"] for group in trainer.optimizer.param_groups)

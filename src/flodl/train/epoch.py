@@ -41,6 +41,7 @@ from .learning_rate import (
     reset_schedule,
 )
 from .limit import check_limit
+from .partial_values import partial_values
 from .progress import Stage
 from .run import Run
 
@@ -228,6 +229,9 @@ def begin_epoch(run: Run, loader: Loader) -> None:
         enter_training(session.model)
     if not run.progress.is_checked:
         run.watch_unsaved(loader)
+    run.progress.sums_before = []
+    if loader.position and session.train_step.is_between_updates:
+        run.progress.sums_before = session.train_step.state_dict()["means"]
     if loader.position == 0:
         _report_second_end(run)
         _report_mixed_epoch(run, loader)
@@ -301,6 +305,7 @@ def _take_means(run: Run) -> bool:
         run.report_update()
     run.nonfinite.settle()
     means = _without_missing(run, {name: value.item() for name, value in step.means().items()})
+    means = _without_partial(run, means)
     if undecided := run.progress.undecided:
         run.report_values(BatchValues(counts_in(means, undecided)))
     check_names([name for name in means if name != "loss"])
@@ -345,6 +350,20 @@ def _without_missing(run: Run, means: dict[str, float]) -> dict[str, float]:
             f"{run.session.epochs + 1}, as it did before: the row of that epoch has no such value"
         )
     return {name: value for name, value in means.items() if name not in missing}
+
+
+def _without_partial(run: Run, means: dict[str, float]) -> dict[str, float]:
+    """Leave out the values of only the batches before, or only those after a resume, and report them."""
+    if not run.progress.sums_before:
+        return means
+    partial = partial_values(run.progress.sums_before, run.session.train_step.state_dict()["means"])
+    if partial:
+        run.reports.note(
+            f"the step function returned {' and '.join(map(repr, partial))} for only a part of epoch "
+            f"{run.session.epochs + 1}, because it changed before the run was resumed: the row of that epoch "
+            "leaves out what does not cover all batches"
+        )
+    return {name: value for name, value in means.items() if name not in partial}
 
 
 def end_epoch(run: Run, eval_data: Any) -> None:

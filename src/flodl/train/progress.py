@@ -54,6 +54,8 @@ class Progress:
     ranks: RanksReport | None = None
     # The ranks on which a named value was NaN.
     nan_ranks: dict[str, set[int]] = field(default_factory=dict)
+    # The sums of the loss and the named values when the rest of an epoch began.
+    sums_before: list[Any] = field(default_factory=list)
     # The epochs of the graph when the last one ended.
     graph_epochs: int | None = None
     # The last batch and its loss, until `on_step_end` receives them.

@@ -201,7 +201,7 @@ def closing_over(**values):
     criterion, weights = values.get("criterion"), values.get("weights")
 
     def step(model, x, y):
-        loss = squared(model, x, y) if criterion is None else criterion(model(x), y)
+        loss = squared(model, x, y) if criterion is None else criterion(model(x), y.sigmoid())
         return loss if weights is None else loss * weights["main"]
 
     return step
