@@ -135,7 +135,7 @@ def test_missing_arguments_are_an_error_that_names_the_first(name):
         (lambda: optim.apply(scheduler=1), "Did you mean 'schedule'?"),
         (
             lambda: checkpoint.read_checkpoint("a", map_location="cpu"),
-            "Leave it out: tensors are read to the",
+            "Leave it out: tensors are loaded onto the",
         ),
         (
             lambda: checkpoint.load_checkpoint("a", {}, strict=False),

@@ -1,4 +1,4 @@
-"""The names of the classes that a module predicts: its weights belong to their order.
+"""The names of the classes that a module predicts; its weights depend on their order.
 
 A module that knows them adds them to the metadata of its `state_dict()`, from which they go into files.
 """
@@ -31,7 +31,7 @@ class _AddLabels:
 
 
 def name_labels(module: nn.Module, names: Sequence[str]) -> None:
-    """Let the `state_dict()` of a module have the names of its classes; earlier names are replaced.
+    """Add the names of a module's classes to its `state_dict()`; earlier names are replaced.
 
     >>> head = nn.Linear(4, 2)
     >>> name_labels(head, ["negative", "positive"])

@@ -1,4 +1,4 @@
-"""The training steps of this process: tensors that another one trains change without the program's doing."""
+"""The training steps of this process: tensors trained by another one change without the program doing it."""
 
 from __future__ import annotations
 

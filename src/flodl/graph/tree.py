@@ -294,7 +294,7 @@ class NotABlock:
 
     def __enter__(self) -> NoReturn:
         raise PathCallError(
-            f"freeze({self._path!r}) has no end, and {self._path!r} is frozen now. For a with block, write "
+            f"freeze({self._path!r}) cannot be used with 'with'; {self._path!r} is now frozen. Write "
             f"'with model.frozen({self._path!r}):'. To undo freeze, write model.thaw({self._path!r})."
         )
 

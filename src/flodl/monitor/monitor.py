@@ -289,7 +289,7 @@ class Monitor(CheckedAttributes):
         self._views.dispatch(event)
 
     def flush(self) -> None:
-        """Return when everything so far is in the journal on disk, and sinks have written it.
+        """Wait until everything so far is in the journal on disk and the sinks have written it.
 
         A `Trainer` calls this before a save is valid, so that the journal has every epoch that was saved.
         """

@@ -80,7 +80,7 @@ def warn_of_factors_at_first(lr: float, reference: float) -> bool:
 
 
 def probable_factors_from(schedule: Any, optimizer: Any, reference: float, *, first: float) -> float:
-    """Return the rate from which on a schedule probably returns factors; infinity if it never does.
+    """Return the rate at or above which a schedule probably returns factors; infinity if it never does.
 
     `first` is its rate at step 0. A search for a learning rate starts far below that of the optimizer, and
     schedules of flodl are created with their rates. The default of an optimizer's class was not chosen.

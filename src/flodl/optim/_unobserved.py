@@ -28,7 +28,7 @@ class Unobserved:
         self.steps, self.is_noted = 0, False
 
     def count_step(self) -> None:
-        """Count a step; after as many as hardly an epoch has, note that nothing was observed."""
+        """Count a step; after more than an epoch is likely to have, note that nothing was observed."""
         self.steps += 1
         if self.steps >= _STEPS_OF_AN_EPOCH and not self.is_noted:
             self._note()

@@ -36,7 +36,7 @@ def groups(
     """
     if not hasattr(model, "named_parameters"):
         raise PathError(
-            f"the model is {a_type(model)}, which has no names of parameters. Pass the model itself: "
+            f"the model is {a_type(model)}, which has no parameter names. Pass the model itself: "
             "groups(model, {'**.bias': {'weight_decay': 0.0}})."
         )
     if not isinstance(options, Mapping):

@@ -40,7 +40,7 @@ def wrapper_text(value: object) -> str:
         what = with_article(type(inner[0]).__name__) if len(inner) == 1 else counted(len(inner), "optimizer")
         told = f" wraps {what} in its attribute {name!r} and"
         advice += (
-            f", or pass the inner one ({name}); what the wrapper adds to its step() does not run then"
+            f", or pass the inner one ({name}); what the wrapper adds to its step() then does not run"
             if len(inner) == 1
             else ", or use one TrainStep for each of them"
         )

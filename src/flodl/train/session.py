@@ -44,7 +44,7 @@ class Start:
     record: Mapping[str, Any] | None = None
     earlier_record: Mapping[str, Any] = field(default_factory=dict)
     source: str | None = None
-    # How many epochs that other run had, and which rows of the history are restored from the own folder.
+    # How many epochs that other run had, and which rows of the history are restored from its own folder.
     epochs_elsewhere: int = 0
     restored_epochs: range = range(0)
     # The buffers that the program of that other run set.

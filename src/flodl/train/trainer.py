@@ -360,7 +360,7 @@ class Trainer(CheckedAttributes):
             run.hooks.refuse_inside(
                 "step",
                 ("on_step_end", "on_save"),
-                "A step calls this hook again, without end. Add the batch to the data, or write a loop: "
+                "A step calls this hook again, endlessly. Add the batch to the data, or write a loop: "
                 "for batch in trainer.epoch(data, batch_size): trainer.step(batch).",
             )
             if named:
@@ -497,7 +497,7 @@ class Trainer(CheckedAttributes):
         self._run.hooks.refuse_inside(
             "save",
             ("on_save",),
-            "A save calls this hook again, without end. Call trainer.save in another hook, such as "
+            "A save calls this hook again, endlessly. Call trainer.save in another hook, such as "
             "on_epoch_end.",
         )
         self._run.begin()

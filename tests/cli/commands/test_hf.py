@@ -84,7 +84,7 @@ def test_an_export_without_names_of_labels_says_so(source, capsys):
     words = ["hf", "export", "source", "--weights", "best.fdl", "--out"]
     assert main([*words, "out"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "best.fdl has no names of labels, so they are LABEL_0, LABEL_1: pass --labels A,B,…" in shown
+    assert "best.fdl has no label names, so they are LABEL_0, LABEL_1: pass --labels A,B,…" in shown
     assert main([*words, "named", "--labels", "bad,good"]) == 0
     assert "has no names of labels" not in capsys.readouterr().out
 

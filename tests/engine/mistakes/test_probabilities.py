@@ -29,17 +29,22 @@ def found_in(last, loss, target):
 @pytest.mark.parametrize(
     ("last", "loss", "target", "words"),
     [
-        (nn.Sigmoid(), F.binary_cross_entropy_with_logits, Y, "with_logits applies a sigmoid, and its input"),
+        (nn.Sigmoid(), F.binary_cross_entropy_with_logits, Y, "with_logits applies a sigmoid, but its input"),
         (nn.Sigmoid(), nn.BCEWithLogitsLoss(), Y, "use binary_cross_entropy"),
         (
             nn.Sigmoid(),
             lambda p, y: F.binary_cross_entropy_with_logits(p.flatten().float(), y.flatten()),
             Y,
-            "a sigmoid already",
+            "already the output of a sigmoid",
         ),
-        (nn.Softmax(dim=1), F.cross_entropy, LABELS, "cross_entropy applies a softmax, and its input"),
+        (nn.Softmax(dim=1), F.cross_entropy, LABELS, "cross_entropy applies a softmax, but its input"),
         (nn.Softmax(dim=1), nn.CrossEntropyLoss(), LABELS, "which should return scores"),
-        (nn.Softmax(dim=1), lambda p, y: F.cross_entropy(input=p, target=y), LABELS, "a softmax already"),
+        (
+            nn.Softmax(dim=1),
+            lambda p, y: F.cross_entropy(input=p, target=y),
+            LABELS,
+            "already the output of a softmax",
+        ),
     ],
 )
 def test_it_is_reported_with_the_line(last, loss, target, words):

@@ -202,7 +202,7 @@ def as_texts(metadata: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def metadata_of(parts: Mapping[str, Any], metadata: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the metadata of a bundle: with the names of labels that a `state_dict()` in it has."""
+    """Return the metadata of a bundle, including the label names of a `state_dict()` in it."""
     return {**labels_metadata(*parts.values()), **as_texts(metadata)}
 
 

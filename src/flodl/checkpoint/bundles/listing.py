@@ -74,7 +74,7 @@ def latest_bundle(root: str | os.PathLike[str], *, verify: bool = True, missing_
 
 @suggest_keywords
 def best_bundle(root: str | os.PathLike[str], metric: str, *, mode: Mode | None = None) -> Bundle:
-    """Return the bundle with the best value of a metric, by default as its name says, or a metric of flodl.
+    """Return the bundle with the best value of a metric, by default as its name or a flodl metric implies.
 
     `root` is the folder of a run, or the folder with its bundles. `read_bundle(bundle)["model"]` has the
     weights. If the run was resumed with other evaluation data, only values on the newest data count.
@@ -108,7 +108,7 @@ def choose_best(
 
 
 def _recorded_mode(newest: Bundle, metric: str) -> Mode | None:
-    """Return the direction of a metric that a trainer has recorded, because its object tells it."""
+    """Return the direction of a metric that a trainer has recorded, because the metric object declares it."""
     if "trainer" not in newest.parts:
         return None
     try:

@@ -12,8 +12,8 @@ T = TypeVar("T")
 
 # What others call it.
 _OF_FILES = {
-    "map_location": "Leave it out: tensors are read to the CPU.",
-    "device": "Leave it out: tensors are read to the CPU.",
+    "map_location": "Leave it out: tensors are loaded onto the CPU.",
+    "device": "Leave it out: tensors are loaded onto the CPU.",
     "weights_only": "Leave it out: only tensors are ever loaded.",
 }
 _OF_LOADING = {

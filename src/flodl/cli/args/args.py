@@ -130,7 +130,7 @@ class Args(Generic[T]):
         """Build the dataclass from values by name, for example from the record of a run.
 
         Nested values are maps. Missing values have their defaults; environment variables are not read. None
-        is a value only of a field that is optional (`T | None`).
+        is allowed only for an optional field (`T | None`).
 
         >>> from dataclasses import dataclass
         >>> @dataclass

@@ -133,7 +133,7 @@ def format_value(value: object) -> str:
 
 
 def find_choice(text: str, scalar: str, choices: tuple[Any, ...]) -> Any:
-    """Return the choice that text means, or None: of numbers, one with the same value.
+    """Return the choice that the text means, or None; numbers are compared by value.
 
     >>> find_choice("1", "float", (1.0, 2.5)), find_choice("2.50", "float", ("1.0", "2.5"))
     (1.0, '2.5')

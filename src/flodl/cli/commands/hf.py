@@ -62,7 +62,7 @@ def command(ctx: click.Context) -> None:
 @_head
 @click.option("--dtype", metavar="TYPE", help="The type to write, such as bfloat16; by default the source's.")
 @click.option(
-    "--labels", metavar="A,B,…", help="The names of the labels; without it, those in the weights, or MODEL's."
+    "--labels", metavar="A,B,…", help="The names of the labels; default: those in the weights, else MODEL's."
 )
 @click.option(
     "--new-head", is_flag=True, help="Allow a head that MODEL has no weights for. It is written untrained."
@@ -235,7 +235,7 @@ def _notes_on_labels(model: PretrainedModel, weights: Path) -> list[str]:
     names = model.config.labels
     if not model.head.has_labels or len(names) < 2 or not _are_numbered(names):
         return []
-    return [f"{weights} has no names of labels, so they are {', '.join(names[:4])}: pass --labels A,B,…"]
+    return [f"{weights} has no label names, so they are {', '.join(names[:4])}: pass --labels A,B,…"]
 
 
 def _are_numbered(names: Sequence[str]) -> bool:

@@ -71,9 +71,7 @@ DEFAULT = "run"
     metavar="NAME",
     help="The option of the program that takes the folder of a run.",
 )
-@click.option(
-    "--retry", is_flag=True, help="Run those again that have failed, or have finished without a metric."
-)
+@click.option("--retry", is_flag=True, help="Rerun the runs that failed or finished without a metric.")
 @click.option(
     "--dry-run", is_flag=True, help="Show the runs and where every value comes from, without running them."
 )

@@ -1,4 +1,4 @@
-"""Options of `fdl launch` that follow the script, which receives them and would run for real."""
+"""Options of `fdl launch` placed after the script, which would receive them and actually run."""
 
 from __future__ import annotations
 

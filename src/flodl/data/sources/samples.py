@@ -113,7 +113,7 @@ def apply_collate(collate: Collate, samples: list[Any], indices: Sequence[int] |
     if isinstance(batch, CoroutineType):
         batch.close()  # else Python warns that it was never awaited
         raise DataError(
-            "collate returned a coroutine, which is not a batch: a call of an async function runs none of "
+            "collate returned a coroutine, which is not a batch: calling an async function runs none of "
             "its code. Write a plain function: def collate(samples)."
         )
     return batch

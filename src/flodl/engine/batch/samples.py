@@ -85,7 +85,7 @@ def time_steps_of(batch: tuple[Any, ...]) -> tuple[int, int] | None:
 
 
 def is_surely_time_first(batch: tuple[Any, ...]) -> bool:
-    """Return whether a batch for which `time_steps_of` finds time steps can mean nothing else.
+    """Return whether the time steps that `time_steps_of` finds in a batch are unambiguous.
 
     All other tensors then have one row per sample. A single other one that has floats may be weights of
     features, unless its shape does not fit them.

@@ -1,4 +1,4 @@
-"""A loss of torch accepts an input or target that cannot be meant: wrong activation, dimension or range."""
+"""Inputs and targets that a torch loss accepts but that cannot be intended: wrong activation or range."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _cross_entropy(name: str, scores: Tensor, target: Tensor, named: Mapping[str
         total = target.double().sum().item()
         if target.is_floating_point() and abs(total - 1) > _ROUNDING:
             return (
-                f"{name} gets scores and targets of shape {shape}, which it takes for one sample with "
+                f"{name} gets scores and targets of shape {shape}, which it treats as one sample with "
                 f"{shape[0]} classes. Use binary_cross_entropy_with_logits for one score per sample, or pass "
                 f"scores of shape [{shape[0]}, classes] and class indices, y.long()"
             )
@@ -63,10 +63,10 @@ def _nll_loss(name: str, logs: Tensor, target: Tensor, named: Mapping[str, Any])
     if not _is_without_logs(logs):
         return ""
     if _are_probabilities(logs, 1 if logs.ndim > 1 else 0):
-        told = "are probabilities. Replace softmax by log_softmax in the model"
+        told = "contains probabilities. Replace softmax with log_softmax in the model"
     else:
         told = f"has values up to {logs.max().item():.3g}, above 0. End the model with log_softmax"
-    return f"{name} takes log-probabilities, and its input {told}, or use cross_entropy on scores (logits)"
+    return f"{name} takes log-probabilities, but its input {told}, or use cross_entropy on scores (logits)"
 
 
 def _kl_div(name: str, logs: Tensor, target: Tensor, named: Mapping[str, Any]) -> str:
@@ -75,7 +75,7 @@ def _kl_div(name: str, logs: Tensor, target: Tensor, named: Mapping[str, Any]) -
     if logs.shape != target.shape or not _are_probabilities(logs, -1):
         return ""
     return (
-        f"{name} takes log-probabilities, and its input are probabilities. Write "
+        f"{name} takes log-probabilities, but its input contains probabilities. Write "
         f"{name}(scores.log_softmax(-1), targets), with targets that are probabilities"
     )
 
@@ -93,8 +93,8 @@ def _of_0_to_1(name: str, scores: Tensor, target: Tensor, named: Mapping[str, An
         return ""
     low, high = target.min().item(), target.max().item()
     return (
-        f"{name} takes targets from 0 to 1, and these are from {low:g} to {high:g}. Map labels of -1 and 1 "
-        "to 0 and 1; for more than two classes, use cross_entropy; targets that do not count get the weight 0"
+        f"{name} takes targets from 0 to 1, but these range from {low:g} to {high:g}. Map labels of -1 and 1 "
+        "to 0 and 1; for more than two classes, use cross_entropy; give targets to be ignored a weight of 0"
     )
 
 

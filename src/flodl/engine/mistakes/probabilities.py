@@ -32,7 +32,7 @@ def probabilities_as_scores(func: Any, args: tuple[Any, ...], kwargs: Mapping[st
     >>> import torch
     >>> x = torch.zeros(2, requires_grad=True)
     >>> probabilities_as_scores(functional.binary_cross_entropy_with_logits, (x.sigmoid(), x), None)
-    'binary_cross_entropy_with_logits applies a sigmoid, and its input is the output of a sigmoid already. ...
+    'binary_cross_entropy_with_logits applies a sigmoid, but its input is already the output of a sigmoid. ...
     >>> probabilities_as_scores(functional.binary_cross_entropy_with_logits, (2 * x.sigmoid(), x), None)
     ''
     """
@@ -48,7 +48,7 @@ def probabilities_as_scores(func: Any, args: tuple[Any, ...], kwargs: Mapping[st
     if not isinstance(scores, Tensor) or origin_of(scores) != node:
         return ""
     return (
-        f"{func.__name__} applies a {applied}, and its input is the output of a {applied} already. {advice}"
+        f"{func.__name__} applies a {applied}, but its input is already the output of a {applied}. {advice}"
     )
 
 

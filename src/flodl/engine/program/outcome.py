@@ -90,7 +90,7 @@ def outcome_of(given: Any, *, needs_gradient: bool = True) -> Outcome:
     if isinstance(loss, CoroutineType):
         loss.close()  # else Python warns that it was never awaited
         raise StepError(
-            "the step function returned a coroutine, which is not a loss: a call of an async function runs "
+            "the step function returned a coroutine, which is not a loss: calling an async function runs "
             "none of its code. Write a plain function: def step(model, …)."
         )
     if not isinstance(loss, Tensor) or loss.numel() != 1:

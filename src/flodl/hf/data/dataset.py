@@ -179,7 +179,7 @@ class TextBatches:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What is read, for the record of a run: with the form of the batches, also if it was automatic."""
+        """What is read, for the record of a run, with the form of the batches, even if automatic."""
         form = "packed" if isinstance(self.collate, Packed) else "padded"
         return {**self.source.description, "batches": form}
 

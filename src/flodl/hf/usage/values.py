@@ -13,7 +13,7 @@ from flodl.core.integers import as_integer, is_integer
 
 
 def integer(value: Any, name: str, *, at_least: int = 0) -> int:
-    """Return an integer, also one of NumPy; raise for everything else.
+    """Return an integer, including a NumPy one; raise for anything else.
 
     >>> integer("x", "stride")
     Traceback (most recent call last):

@@ -117,7 +117,7 @@ class Store:
         return Reader(self.folder, pending=tuple(self.pending))
 
     def sync(self) -> None:
-        """Return when what was written is on disk, as far as the disk works."""
+        """Wait until everything written is on disk, unless the disk fails."""
         with contextlib.suppress(OSError):
             os.fsync(self._file.fileno())
 

@@ -47,7 +47,7 @@ def _never_runs(function: Callable[..., Any], hook: str, what: str) -> TrainErro
 class StopRequests:
     """Report once that the result of a hook has no effect if it looks like a request to stop.
 
-    A hook that always returns True does not: it returned something else before.
+    A hook that always returns True is not reported: a request to stop follows other results.
     """
 
     def __init__(self) -> None:

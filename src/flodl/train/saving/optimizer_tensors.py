@@ -25,7 +25,7 @@ _NUM_UPDATES = 10
 class OptimizerTensors:
     """Compare the tensors in attributes of an optimizer, also in dicts and lists, with those at the start.
 
-    Only those that later updates depend on count: copies of the optimizer make some with the tensors of now
+    Only those that later updates depend on count: copies of the optimizer make some with the current tensors
     and with those of the start. A norm or a gradient that is only kept changes nothing.
 
     >>> class Momentum(torch.optim.SGD):
