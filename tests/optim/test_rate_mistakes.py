@@ -125,6 +125,7 @@ def test_the_warning_names_both_rates_as_soon_as_one_is_set(capsys) -> None:
         (lambda step: 0.1, torch.optim.Adam, {}),
         # A search for the best rate.
         (lambda step: 1e-6 * 1.1**step, torch.optim.AdamW, {"lr": 3e-4}),
+        (lambda step: 1e-6 * 1.1**step, torch.optim.SGD, {"lr": 1e-6}),
         # Schedules that are created with their rates.
         (CosineScheduler(0.5, 0.0, 200), torch.optim.SGD, {"lr": 1e-4}),
         (WarmupScheduler(CosineScheduler(0.5, 0.0, 200), 0.5, 50), torch.optim.SGD, {"lr": 1e-4}),

@@ -88,7 +88,7 @@ def test_continuing_with_data_of_another_size_is_reported(make, data, capsys):
         trainer.fit(more, epochs=3, batch_size=5)
         shown = getattr(capsys.readouterr(), stream)
         assert (
-            "continues at epoch 3, after 8 updates, with different data: an epoch has 8 batches instead of 4"
+            "continues at epoch 3, after 8 updates, with epochs of a different length: 8 batches instead of 4"
             in shown
         )
         assert ("the schedule, which counts updates" in shown) == (schedule is not None)

@@ -82,8 +82,9 @@ def warn_of_factors_at_first(lr: float, reference: float) -> bool:
 def probable_factors_from(schedule: Any, optimizer: Any, reference: float, *, first: float) -> float:
     """Return the rate at or above which a schedule probably returns factors; infinity if it never does.
 
-    `first` is its rate at step 0. A search for a learning rate starts far below that of the optimizer, and
-    schedules of flodl are created with their rates. The default of an optimizer's class was not chosen.
+    `first` is its rate at step 0. A search for a learning rate starts at that of the optimizer or far below
+    it, and schedules of flodl are created with their rates. The default of an optimizer's class was not
+    chosen.
 
     >>> import torch
     >>> optimizer = torch.optim.AdamW([torch.zeros(1)], lr=3e-4)
@@ -92,7 +93,7 @@ def probable_factors_from(schedule: Any, optimizer: Any, reference: float, *, fi
     >>> probable_factors_from(abs, optimizer, 3e-4, first=1e-7)
     inf
     """
-    is_search = 0 < first < reference / 10
+    is_search = 0 < first < reference / 10 or math.isclose(first, reference, rel_tol=1e-3)
     if is_search or reference < _PLACEHOLDER or isinstance(schedule, TorchHabits):
         return math.inf
     times = _MANY_TIMES

@@ -279,7 +279,7 @@ def _report_other_size(run: Run, loader: Loader, count: int | None) -> None:
         parts, report = "the optimizer and the schedule, which counts updates, continue", run.reports.warn
     report(
         f"this trainer continues at epoch {session.epochs + 1}, after {session.updates} updates, with "
-        f"different data: an epoch has {count} batches instead of {before[1]}, and {parts} from there. "
+        f"epochs of a different length: {count} batches instead of {before[1]}, and {parts} from there. "
         "Create a new Trainer to start over."
     )
 

@@ -394,7 +394,9 @@ def test_a_mean_is_over_samples_for_any_batch_layout(make, of_torch, collate):
 
 def test_batches_whose_tensors_differ_in_length_are_reported_once(make, capsys):
     batches = [by_time(SEQUENCES[:2]), by_time(SEQUENCES[2:])]
-    make(step_fn=target_mean).evaluate(Loader(iter(batches), batch_size=None))
+    trainer = make(step_fn=target_mean)
+    for _ in range(2):
+        trainer.evaluate(Loader(batches, batch_size=None))
     reported = capsys.readouterr().err
     assert (
         reported.count("the first tensor of a batch has 9 rows and others have 2; it counts as 9 samples")

@@ -62,14 +62,18 @@ def test_a_count_among_the_named_values_is_warned_about_once(tmp_path, as_int):
     "values",
     [
         lambda scores, x, y: {"accuracy": (scores.argmax(1) == y).float().mean()},
-        lambda scores, x, y: {"correct": (scores.argmax(1) == y).sum().float()},
         lambda scores, x, y: {"length": x.shape[1], "highest": y.max(), "stage": 0, "is_late": False},
         lambda scores, x, y: {"noise": torch.randint(100, (len(x),)).sum()},
     ],
-    ids=["a rate", "a float", "integers that are no counts", "random numbers"],
+    ids=["a rate", "integers that are no counts", "random numbers"],
 )
 def test_other_named_values_have_no_warning(tmp_path, values):
     assert warnings_of(tmp_path, values) == []
+
+
+def test_a_count_as_a_float_is_noted(tmp_path):
+    (note,) = warnings_of(tmp_path, lambda scores, x, y: {"correct": (scores.argmax(1) == y).sum().float()})
+    assert note.startswith("'correct' of the step function is a count over the batch")
 
 
 def test_means_sums_and_weighted_means_of_losses_are_distinguished():

@@ -76,7 +76,7 @@ class MetricWatcher:
         return ""
 
     @property
-    def note(self) -> str:
+    def mode_note(self) -> str:
         """What was decided by the name of the metric, or ""."""
         is_told = f"{type(self).__name__}({self.metric!r}): higher is better, judging by the name"
         return f"{is_told}; mode='min' changes it" if self.mode_is_inferred else self._guess
@@ -186,7 +186,7 @@ class EarlyStopping(MetricWatcher):
     def _reason(self) -> str:
         best = self._patience.best
         known = "never a number" if best is None else f"best {best:g}"
-        if self.note:
+        if self.mode_note:
             known += f"; {'lower' if self.mode == 'min' else 'higher'} is better"
         return f"{self.metric} has not improved for {counted(self._patience.waited, 'epoch')} ({known})"
 

@@ -86,7 +86,7 @@ def without_evaluation(
 
 def notes_of(callbacks: Iterable[Any], keep: Policy | None) -> list[str]:
     """Return what the callbacks of flodl and the policy decided by the names of their metrics."""
-    notes = [callback.note for callback in callbacks if isinstance(callback, MetricWatcher) and callback.note]
+    notes = [one.mode_note for one in callbacks if isinstance(one, MetricWatcher) and one.mode_note]
     return [*notes, *(() if keep is None else (f"keep={note}" for note in keep.notes))]
 
 

@@ -75,6 +75,8 @@ class Evaluator:
     masked: bool = False
     # The results of the last evaluation that have several numbers: of each class, or a matrix.
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+    # The warnings about batches that were logged once.
+    reported: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         if self.outputs is not None and not callable(self.outputs):
@@ -177,9 +179,9 @@ class Evaluator:
                 arguments = as_arguments(batch)
                 if samples is None:
                     samples, lengths = num_samples(arguments), leading_lengths(arguments)
-                    if len(lengths) > 1 and warns:
+                    if len(lengths) > 1 and warns and "samples" not in self.reported:
                         log.warn("evaluation: %s", ambiguous_samples(lengths))
-                        warns = False
+                        self.reported.add("samples")
                 with computing_in(self.precision, self.device):
                     if on_broadcasts is None:
                         loss, values = self._call_step_fn(arguments)
