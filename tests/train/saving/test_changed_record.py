@@ -844,3 +844,28 @@ def test_a_rate_that_was_ignored_and_is_then_set_between_two_fits_is_recorded_as
     trainer.optimizer.param_groups[0]["lr"] = 0.001
     trainer.fit(samples(), epochs=3, batch_size=5)
     assert summary(tmp_path)["changed"]["config.lr"] == [{"epoch": 2, "was": 0.01, "now": 0.001}]
+
+
+class Averaged:
+    """A hook that averages the weights, and saves the average."""
+
+    def __init__(self, model):
+        self.average = torch.optim.swa_utils.AveragedModel(model)
+
+    def on_epoch_end(self, trainer):
+        self.average.update_parameters(trainer.model)
+
+    def state_dict(self):
+        return self.average.state_dict()
+
+    def load_state_dict(self, state):
+        self.average.load_state_dict(state)
+
+
+def test_the_first_values_of_what_a_hook_saves_are_not_compared(make, data, tmp_path, capsys):
+    for epochs in (2, 3):
+        torch.manual_seed(epochs)
+        model = nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 1))
+        capsys.readouterr()
+        make(model, hooks=[Averaged(model)], checkpoint_dir=tmp_path).fit(data, epochs=epochs, batch_size=8)
+    assert "average" not in "".join(capsys.readouterr())

@@ -24,7 +24,8 @@ def changed_hooks(
 ) -> Iterator[str]:
     """Describe what changed in hooks, those of a class in order; `loaded` are those of now with their state.
 
-    A setting that a loaded state has replaced is named as such.
+    A setting that a loaded state has replaced is named as such. A value that has become another one is a
+    part of the state, such as averaged weights, whose first values say nothing.
 
     >>> now, before = [{"class": "Decay", "gamma": 0.9}], [{"class": "Decay", "gamma": 0.5}]
     >>> [*changed_hooks(now, before, (), now)]
@@ -48,9 +49,9 @@ def _changed_hook(path: str, now: Any, before: Any, loaded: Any) -> Iterator[str
         for name in (*now, *(name for name in before if name not in now)):
             values = (each.get(name, ABSENT) for each in (now, before, loaded))
             yield from _changed_hook(f"{path}.{name}", *values)
-    elif loaded is ABSENT or loaded != before:
+    elif loaded is ABSENT or loaded == now:
         yield from changes(path, now, before)
-    elif now != before and now is not ABSENT:
+    elif loaded == before and now is not ABSENT:
         yield f"{path} continues with its saved value of {before!r}, not {now!r}"
 
 
