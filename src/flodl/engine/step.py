@@ -26,6 +26,7 @@ from .batch.samples import (
     is_surely_time_first,
     leading_lengths,
     num_samples,
+    other_rows,
     time_steps_of,
     varying_samples,
 )
@@ -571,6 +572,9 @@ class TrainStep:
                 usual.time_steps = found
             else:
                 usual.possible_steps = found
+                usual.other_rows = other_rows(batch) if found is None else None
+        elif usual.other_rows is not None:
+            self._compare_other_rows(other_rows(batch))
         elif usual.time_steps is not None:
             self._compare_time_steps(time_steps_of(batch), samples)
         elif usual.time_first is not None and not usual.is_explicit:
@@ -585,6 +589,20 @@ class TrainStep:
         if usual.time_steps is None or now is None or now == usual.time_steps or now[0] != samples:
             return
         usual.varies, usual.time_steps = varying_samples(usual.time_steps, now), None
+        if self._window.accumulate > 1:
+            self._warn_of_samples()
+
+    def _compare_other_rows(self, now: tuple[int, int] | None) -> None:
+        """Remember a warning if batches count as the same number of samples, but all other tensors vary."""
+        usual = self._usual
+        if (
+            usual.other_rows is None
+            or now is None
+            or now[0] != usual.other_rows[0]
+            or now == usual.other_rows
+        ):
+            return
+        usual.varies, usual.other_rows = varying_samples(usual.other_rows, now), None
         if self._window.accumulate > 1:
             self._warn_of_samples()
 

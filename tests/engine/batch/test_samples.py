@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -88,3 +89,25 @@ def test_weights_of_features_or_classes_in_a_batch_are_not_a_warning(capsys) -> 
             step(torch.ones(rows, 3), torch.ones(3), *(one(rows) for one in labels))
         step.means()
     assert capsys.readouterr().err == ""
+
+
+def edges_first(num_samples: int) -> tuple[torch.Tensor, ...]:
+    return torch.zeros(2, 7), torch.ones(num_samples, 3), torch.zeros(num_samples)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("last", [32, 22])
+def test_a_first_tensor_without_samples_is_a_warning_if_the_others_vary(capsys, accumulate, last) -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loss_of(model, edges, x, y):
+        return (model(x)[:, 0] - y).square().mean()
+
+    step = TrainStep(model, optimizer, loss_of, tier="eager", accumulate=accumulate)
+    for num_samples in (32, 32, 32, last):
+        step(*edges_first(num_samples))
+    step.means()
+    told = capsys.readouterr().err
+    assert told.count("a batch counts as 2 samples, the rows of its first tensor, but") == (last == 22)
+    assert ("put a tensor with one row for each sample first" in told) is (last == 22)

@@ -33,6 +33,19 @@ def leading_lengths(batch: tuple[Any, ...]) -> list[int]:
     return list(dict.fromkeys(_lengths(leaves)))
 
 
+def other_rows(batch: tuple[Any, ...]) -> tuple[int, int] | None:
+    """Return the rows of the first tensor and those of all others, if two or more others have the same.
+
+    >>> import torch
+    >>> edges, x, y = torch.zeros(2, 9), torch.zeros(4, 3), torch.zeros(4)
+    >>> other_rows((edges, x, y)), other_rows((edges, y)), other_rows((x, y))
+    ((2, 4), None, None)
+    """
+    first, *others = _lengths(leaves_of(batch))
+    is_shared = len(others) > 1 and len(set(others)) == 1 and others[0] != first
+    return (first, others[0]) if is_shared else None
+
+
 def shapes_in(batch: tuple[Any, ...]) -> list[tuple[int, ...]]:
     """Return the shapes of the tensors and arrays of a batch that have rows.
 
@@ -120,7 +133,7 @@ def varying_samples(before: tuple[int, int], now: tuple[int, int]) -> str:
     if steps == earlier_steps:
         told = (
             f"{counted} but the other tensors have {rows} rows, and those of an earlier batch {earlier_rows}."
-            " If the rows of the first tensor are time steps, all batches have the same weight"
+            " If the rows of the first tensor are not samples, all batches have the same weight"
         )
     else:
         told = (
@@ -128,8 +141,8 @@ def varying_samples(before: tuple[int, int], now: tuple[int, int]) -> str:
             "these are time steps, batches are weighted by their length"
         )
     return (
-        f"{told}: pass the number of samples, step.call((x, y), samples={rows}), or put the batch dimension "
-        "first"
+        f"{told}: pass the number of samples, step.call((x, y), samples={rows}), or put a tensor with one "
+        "row for each sample first"
     )
 
 
