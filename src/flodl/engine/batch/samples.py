@@ -41,9 +41,9 @@ def other_rows(batch: tuple[Any, ...]) -> tuple[int, int] | None:
     >>> other_rows((edges, x, y)), other_rows((edges, y)), other_rows((x, y))
     ((2, 4), None, None)
     """
-    first, *others = _lengths(leaves_of(batch))
-    is_shared = len(others) > 1 and len(set(others)) == 1 and others[0] != first
-    return (first, others[0]) if is_shared else None
+    lengths = list(_lengths(leaves_of(batch)))
+    is_shared = len(lengths) > 2 and len(set(lengths[1:])) == 1 and lengths[1] != lengths[0]
+    return (lengths[0], lengths[1]) if is_shared else None
 
 
 def shapes_in(batch: tuple[Any, ...]) -> list[tuple[int, ...]]:
