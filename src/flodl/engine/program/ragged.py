@@ -37,7 +37,7 @@ class UsualSize:
     possible_steps: tuple[int, int] | None = None
     # The same if recurrent modules read the rows of all tensors as time steps.
     time_first: tuple[int, int] | None = None
-    # The rows of the first tensor and of all others in the first batch, if they differ and are not time steps.
+    # The rows of the first tensor and of all others in the first batch, if they differ and are not steps.
     other_rows: tuple[int, int] | None = None
     varies: str = ""
     # How many ragged batches were dropped.
