@@ -62,6 +62,6 @@ def test_an_export_to_a_path_that_cannot_be_written_raises(tmp_path, method):
     with Monitor(1, tmp_path / "run", console=False, resources=False) as monitor:
         monitor.log(0, {"loss": 0.5})
         with pytest.raises(
-            MonitorError, match=r"cannot write '.*/file/x': '.*/file' is a file, not a folder\."
+            MonitorError, match=r"cannot write to '.*/file/x': '.*/file' is a file, not a folder\."
         ):
             getattr(monitor, method)(tmp_path / "file" / "x")
