@@ -233,7 +233,7 @@ def test_a_value_of_a_wrong_type_is_an_error_with_what_to_pass(call, message):
 
 def test_freeze_as_a_block_is_an_error_that_names_frozen():
     model = graph()
-    with pytest.raises(FlodlError, match=r"write 'with model\.frozen\('enc'\):'"), model.freeze("enc"):
+    with pytest.raises(FlodlError, match=r"Write 'with model\.frozen\('enc'\):'"), model.freeze("enc"):
         pass
 
 

@@ -37,7 +37,7 @@ def found_in(outputs, loss, *, last=None):
         (1, None, lambda p: F.cross_entropy(p, FLAGS[:, None]), "shape [8, 1], which is one class"),
         (1, None, lambda p: nn.CrossEntropyLoss()(p, torch.zeros(N).long()), "whatever the scores are"),
         (1, None, lambda p: F.cross_entropy(p.squeeze(1), FLAGS), "one sample with 8 classes"),
-        (3, None, lambda p: F.nll_loss(p, LABELS), "nll_loss takes log-probabilities, and its input has"),
+        (3, None, lambda p: F.nll_loss(p, LABELS), "nll_loss takes log-probabilities, but its input has"),
         (3, nn.Softmax(-1), lambda p: nn.NLLLoss()(p, LABELS), "Replace softmax with log_softmax"),
         (3, nn.Softmax(-1), lambda p: F.kl_div(p, TARGETS), "its input contains probabilities"),
         (3, nn.LogSoftmax(0), lambda p: F.nll_loss(p, LABELS), "over dimension 0, the samples"),
