@@ -53,7 +53,12 @@ def test_the_first_call_of_a_step_that_continues_is_checked_like_that_of_a_new_o
     assert capsys.readouterr().err == ""
 
 
-def test_the_first_call_of_a_restored_step_looks_for_broadcasts(capsys) -> None:
+def test_the_first_call_of_a_restored_step_looks_for_broadcasts(capsys, monkeypatch) -> None:
+    import torch._dynamo.eval_frame
+
+    # Forget what other tests compile, where the search is left out.
+    monkeypatch.setattr(torch._dynamo.eval_frame, "cached_backends", {})
+
     def regression(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return (model(x)[:, :1] - y[:, 0]).square().mean()
 
