@@ -1,5 +1,6 @@
 """Settings for all tests: no update checks, setuptools before distutils, slow folders, fuzz budget."""
 
+import gc
 import os
 import random
 import sys
@@ -20,6 +21,9 @@ os.environ["FDL_NO_UPDATE_CHECK"] = "1"
 with warnings.catch_warnings(), suppress(ImportError):
     warnings.simplefilter("ignore")
     import setuptools  # noqa: F401
+
+# Nothing becomes garbage before the first test; looking for it takes a third of the collection of tests.
+gc.disable()
 
 # A busy machine is no failure.
 settings.register_profile("flodl", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -48,6 +52,15 @@ def no_earlier_starts():
         from flodl.engine.compile import earlier_starts
 
         earlier_starts.FOLDER = f"flodl-test-{os.getpid()}"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def few_full_collections():
+    """Visit the whole process less often for garbage: with all tests in it, that takes 7 times longer."""
+    if "torch" in sys.modules:
+        from flodl.engine.device import gc_and_sync
+
+        gc_and_sync.FULL_COLLECTION_EVERY_S *= 7
 
 
 @pytest.fixture(scope="session")
@@ -79,8 +92,9 @@ def fuzz(request):
 
 
 @pytest.fixture(autouse=True)
-def _without_seed():
-    """Start each test like a new process, in which nobody has set a seed: loaders use seed 0."""
+def _like_a_new_process():
+    """Start each test without what an earlier one has set: the options of a program, and seeds (loaders use 0)."""
+    os.environ.pop("FLODL_RESOLVED_CONFIG", None)
     if "torch" in sys.modules:
         import torch
 
@@ -90,8 +104,36 @@ def _without_seed():
         flodl.core.rng.given_seed = None
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Import no file for the quick selection of which it runs nothing."""
+    if config.option.markexpr not in ("not slow", "not slow and not gpu"):
+        return None
+    if collection_path.is_dir():
+        is_slow = collection_path in SLOW_FOLDERS
+    else:
+        is_slow = collection_path.suffix == ".py" and "\npytestmark = pytest.mark.slow\n" in (
+            collection_path.read_text("utf-8")
+        )
+    return is_slow or None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file():
+    """Look for doctests in `src` only: tests have none, and looking takes seconds."""
+    return [found for found in (yield) if type(found).__name__ != "DoctestModule"]
+
+
 def pytest_collection_modifyitems(items):
     """Mark every test of a slow folder."""
+    slow: dict[Path, bool] = {}
     for item in items:
-        if any(item.path.is_relative_to(folder) for folder in SLOW_FOLDERS):
+        if item.path not in slow:
+            slow[item.path] = any(item.path.is_relative_to(folder) for folder in SLOW_FOLDERS)
+        if slow[item.path]:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish():
+    """Start without the tests and modules among what a garbage collection visits, which takes 0.7 s each."""
+    gc.freeze()
+    gc.enable()

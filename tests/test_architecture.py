@@ -7,7 +7,7 @@ import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,34 +43,49 @@ def package_of(module: str) -> str:
 
 
 def is_type_checking(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
-
-
-@functools.cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+    return isinstance(node, ast.If) and any(
+        "TYPE_CHECKING" in (getattr(part, "id", ""), getattr(part, "attr", ""))
+        for part in ast.walk(node.test)
+    )
 
 
 def imports(path: Path, *, for_types: bool) -> Iterator[str]:
     """Give the flodl modules that a file imports anywhere; `for_types` adds those under TYPE_CHECKING."""
+    return (target for target, is_for_types in all_imports(path) if for_types or not is_for_types)
+
+
+@functools.cache
+def all_imports(path: Path) -> tuple[tuple[str, bool], ...]:
+    """Return the flodl modules that a file imports anywhere, and whether each is for types only."""
+    return tuple(visit_imports(path))
+
+
+def visit_imports(path: Path) -> Iterator[tuple[str, bool]]:
     here = module_name(path)
     base = here.split(".") if path.name == "__init__.py" else here.split(".")[:-1]
-    waiting: list[ast.AST] = [parsed(path)]
+    text = path.read_text()
+    # Imports are statements, and most of a tree are expressions.
+    has_dynamic = "import_module" in text or "__import__" in text
+    waiting: list[tuple[ast.AST, bool]] = [(ast.parse(text), False)]
     while waiting:
-        node = waiting.pop()
-        if is_type_checking(node) and not for_types:
-            waiting.extend(node.orelse)
+        node, for_types = waiting.pop()
+        if is_type_checking(node):
+            waiting.extend((one, for_types) for one in node.orelse)
+            waiting.extend((one, True) for one in [node.test, *node.body])
             continue
-        waiting.extend(ast.iter_child_nodes(node))
+        children = ast.iter_child_nodes(node)
+        waiting.extend((one, for_types) for one in children if has_dynamic or not isinstance(one, ast.expr))
+        found: Iterable[str] = ()
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "flodl")
+            found = [alias.name for alias in node.names if alias.name.split(".")[0] == "flodl"]
         elif isinstance(node, ast.ImportFrom):
             parent = base[: len(base) - node.level + 1] if node.level else []
             target = ".".join(parent + ([node.module] if node.module else []))
             if target.split(".")[0] == "flodl":
-                yield from (imported(target, alias.name) for alias in node.names)
+                found = [imported(target, alias.name) for alias in node.names]
         elif isinstance(node, ast.Call):
-            yield from dynamic_import(node, here)
+            found = dynamic_import(node, here)
+        yield from ((target, for_types) for target in found)
 
 
 def imported(target: str, name: str) -> str:
@@ -198,9 +213,10 @@ def test_what_must_start_fast_imports_no_torch(module):
 
 def environment_uses(path: Path) -> Iterator[tuple[int, bool]]:
     """Give each use of the environment: its line, and whether it only hands it to a child process."""
-    if "env" not in path.read_text():
+    text = path.read_text()
+    if "environ" not in text and "getenv" not in text:
         return
-    tree = parsed(path)
+    tree = ast.parse(text)
     handed_on = set()
     for node in ast.walk(tree):
         written = isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)

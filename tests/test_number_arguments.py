@@ -348,6 +348,18 @@ def test_a_number_of_another_type_is_an_error_that_shows_it(call, wrong, tmp_pat
     assert repr(wrong) in shown or "batch_size is a list" in shown
 
 
+@pytest.mark.parametrize(
+    "call",
+    [pytest.param(call, id=f"{name}.{one}") for name, calls in CALLS.items() for one, call in calls.items()],
+)
+def test_the_message_about_a_long_value_can_be_read(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((FlodlError, ValueError)) as caught:
+        call([f"name {index}" for index in range(1000)])
+    # flodl.nn and random numbers raise a plain ValueError, like torch.
+    assert len(str(caught.value)) < 1000 or type(caught.value) is ValueError
+
+
 def test_every_public_number_is_in_the_table():
     public = {
         name: getattr(import_module(package), name)

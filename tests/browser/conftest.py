@@ -101,7 +101,9 @@ def visit(browser: Any) -> Iterator[Any]:
 def monitor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Monitor]:
     """Yield a run with a live page, which stays open after the end of the run."""
     monkeypatch.setattr("flodl.monitor.live_page._LINGER_S", 600.0)
-    created = Monitor(10, tmp_path / "run", name="reader", console=False, resources=False, step_rate=None)
+    created = Monitor(
+        10, tmp_path / "run", name="reader", config={}, console=False, resources=False, step_rate=None
+    )
     created.serve(port=0)
     yield created
     created.close()

@@ -204,6 +204,18 @@ def test_the_training_step_panel_repeats_nothing(visit: Any, tmp_path: Path) -> 
     assert "1.50×" in (page.locator(".tier-now").text_content() or "")
 
 
+def test_a_note_of_the_training_step_is_a_decision_but_not_its_tier(visit: Any, tmp_path: Path) -> None:
+    tier = Event("tier", {"tier": "eager", "reason": "it is small", "step": 0})
+    note = Event("note", {"message": "it counts as 6 samples", "about": "samples", "step": 0})
+    old = Event("tier", {"tier": "eager", "what": "samples", "reason": "as an earlier version", "step": 0})
+    page = visit(archived(tmp_path, tier, note, old)).page
+    rows = [" ".join(one.split()) for one in page.locator("#tiers tbody tr").all_text_contents()]
+    assert ["samples" in one for one in rows] == [False, True, True]
+    assert "it is small" in (page.locator("#tiers .reason").text_content() or "")
+    assert page.locator("#events-list").get_by_text("it counts as 6 samples").count() == 1
+    assert "Notes 1" in (page.locator("#kinds").text_content() or "")
+
+
 def test_the_focus_stays_on_a_rank_while_its_values_change(visit: Any, monitor: Monitor) -> None:
     for rank in range(3):
         monitor.emit(Event("run_start", {"name": "reader", "host": "node"}, rank=rank))

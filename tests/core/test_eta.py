@@ -15,6 +15,13 @@ def test_only_the_last_five_epochs_count():
     assert seconds_left(slow_then_fast, done=10, total_epochs=20) == 10.0
 
 
+def test_epochs_that_the_run_has_not_reached_are_those_of_an_earlier_run():
+    earlier = dict.fromkeys(range(4), 100.0)
+    assert seconds_left({**earlier, 0: 2.0}, done=1, total_epochs=4) == 6.0
+    assert seconds_left(earlier, done=0, total_epochs=4) is None
+    assert seconds_left(earlier, done=0, total_epochs=4, fraction=0.5, elapsed_s=1.0) == 7.0
+
+
 def test_one_long_pause_does_not_move_the_estimate():
     assert seconds_left({0: 2.0, 1: 3600.0, 2: 2.0}, done=3, total_epochs=5) == 4.0
 

@@ -70,6 +70,14 @@ def test_an_argument_that_would_be_ignored_raises(make, message):
         make()
 
 
+@pytest.mark.parametrize(
+    "targets", [X, X.numpy(), X.tolist(), (X, X)], ids=["tensor", "array", "list", "tuple"]
+)
+def test_targets_in_place_of_the_batch_size_raise_with_the_right_call(targets):
+    with pytest.raises(DataError, match=r"batch_size is an? \w+\. .* Loader\(\(x, y\), batch_size=64\)"):
+        Loader(X, targets)
+
+
 def test_consistent_arguments_are_accepted():
     rows = torch.cat(list(Loader(Numbers(), 4, shuffle=True, shuffle_buffer=20))).tolist()
     assert sorted(rows) == X.tolist() != rows

@@ -49,6 +49,18 @@ def test_a_split_batch_has_the_cause_of_missing_memory() -> None:
     assert causes(step) == [Cause.OUT_OF_MEMORY]
 
 
+def test_only_events_about_a_tier_are_about_the_tier() -> None:
+    journal = Journal()
+    journal.add(1, "captured", Cause.PROMOTED, "equal to eager")
+    journal.add(1, "eager", Cause.RAGGED_BATCH, "a ragged last batch runs eagerly")
+    journal.add(1, "tune", Cause.TUNING_LIMIT, "no time is left")
+    journal.add(1, "dropped", Cause.RAGGED_BATCH, "a ragged last batch was dropped")
+    journal.add(1, "samples", Cause.SAMPLE_COUNT, "it counts as 6 samples")
+    journal.add(1, "schedule", Cause.PROBABLE_MISTAKE, "the rate is 0")
+    assert [event.is_about_tier for event in journal.events] == [True] * 3 + [False] * 3
+    assert [event.is_about_batches for event in journal.events] == [False] * 3 + [True, True, False]
+
+
 def test_causes_are_plain_strings_in_json() -> None:
     step = new_step(tail="drop", tier="eager")
     step(torch.ones(8, 4), torch.zeros(8, 2))

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from flodl import FlowBuilder, SoftmaxRouter
+from flodl import FlowBuilder, SoftmaxRouter, TrainStep
+from flodl.core import StateError
 
 from .nodes import Counter, Double, Remember, Shift, Triple
 
@@ -212,3 +213,67 @@ def test_state_without_a_backward_is_not_noted(capsys):
     for _ in range(3):
         model(X)
     assert capsys.readouterr().err == ""
+
+
+class Recurrent(nn.Module):
+    def __init__(self, layer: nn.RNNBase) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x, *, hidden):
+        return self.layer(x, hidden)
+
+
+def recurrent(kind: type[nn.RNNBase], *, batch_first: bool = True):
+    """A graph that carries the hidden state of a layer, which is [layers, batch, size]."""
+    return (
+        FlowBuilder(Recurrent(kind(4, 8, batch_first=batch_first)))
+        .using(hidden="h")
+        .tag("pair")
+        .through(lambda pair: pair[1])
+        .tag("h")
+        .through(lambda h, *, pair: pair[0])
+        .using("pair")
+        .build()
+    )
+
+
+@pytest.mark.parametrize("is_nested", [False, True], ids=["alone", "nested"])
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
+def test_hidden_state_of_another_batch_size_is_an_error_that_names_reset_state(kind, is_nested):
+    model = recurrent(kind)
+    if is_nested:
+        model = FlowBuilder(model).build()
+    model(torch.ones(7, 5, 4))
+    with pytest.raises(StateError) as raised:
+        model(torch.ones(6, 5, 4))
+    message = str(raised.value)
+    assert message.startswith("at 'graph_1.pair': " if is_nested else "at 'pair': ")
+    assert "the carried value 'h' comes from a batch of 7, this call has 6 (Expected hidden" in message
+    assert message.endswith("Call reset_state() where a sequence ends, or keep the batch size.")
+    assert isinstance(raised.value.__cause__, RuntimeError)
+    model.reset_state()
+    assert model(torch.ones(6, 5, 4)).shape == (6, 5, 8)
+
+
+def test_hidden_state_of_another_batch_size_is_explained_if_time_comes_first():
+    model = recurrent(nn.GRU, batch_first=False)
+    model(torch.ones(5, 7, 4))
+    with pytest.raises(StateError, match=r"'h' has shape \[1, 7, 8\].* Call reset_state\(\)"):
+        model(torch.ones(5, 6, 4))
+
+
+def test_hidden_state_of_another_batch_size_is_explained_in_a_train_step():
+    model = recurrent(nn.GRU)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = TrainStep(model, optimizer, lambda model, x: model(x).mean(), tier="eager")
+    step(torch.ones(7, 5, 4))
+    with pytest.raises(StateError, match=r"comes from a batch of 7, this call has 6"):
+        step(torch.ones(6, 5, 4))
+
+
+def test_other_errors_of_a_graph_with_hidden_state_are_unchanged():
+    model = recurrent(nn.GRU)
+    model(torch.ones(7, 5, 4))
+    with pytest.raises(RuntimeError, match=r"must be equal to input_size"):
+        model(torch.ones(6, 5, 3))

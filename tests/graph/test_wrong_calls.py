@@ -100,11 +100,14 @@ def parameters(call):
     return [*inspect.signature(call).parameters.values()]
 
 
-def takes_any(call):
-    return any(one.kind is one.VAR_KEYWORD for one in parameters(call))
+# Building a graph for each of its methods takes a second, so it is done once.
+PARAMETERS = {name: parameters(call()) for name, call in CALLS.items()}
+TAKES_ANY = {
+    name for name, all_of in PARAMETERS.items() if any(one.kind is one.VAR_KEYWORD for one in all_of)
+}
 
 
-@pytest.mark.parametrize("name", [one for one, call in CALLS.items() if not takes_any(call())])
+@pytest.mark.parametrize("name", [name for name in CALLS if name not in TAKES_ANY])
 def test_an_unknown_keyword_is_an_error_that_names_the_method(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     method = name.rpartition(".")[2]
@@ -117,10 +120,10 @@ def test_an_unknown_keyword_is_an_error_that_names_the_method(name, tmp_path, mo
     ("name", "parameter"),
     [
         (name, one.name)
-        for name, call in CALLS.items()
-        for one in parameters(call())
+        for name, all_of in PARAMETERS.items()
+        for one in all_of
         if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY) and len(one.name) > 2
-        if not takes_any(call())
+        if name not in TAKES_ANY
     ],
 )
 def test_a_misspelled_keyword_is_an_error_with_the_right_one(name, parameter):
@@ -133,29 +136,27 @@ def test_a_misspelled_keyword_is_an_error_with_the_right_one(name, parameter):
     "name",
     [
         name
-        for name, call in CALLS.items()
-        if not any(one.kind is one.VAR_POSITIONAL for one in parameters(call()))
+        for name, all_of in PARAMETERS.items()
+        if not any(one.kind is one.VAR_POSITIONAL for one in all_of)
     ],
 )
 def test_surplus_arguments_are_an_error_that_names_the_method(name):
     method = name.rpartition(".")[2]
     with pytest.raises(FlodlError, match=rf"\b{method} got .*int"):
-        CALLS[name]()(*[1] * (len(parameters(CALLS[name]())) + 1))
+        CALLS[name]()(*[1] * (len(PARAMETERS[name]) + 1))
 
 
 @pytest.mark.parametrize(
     "name",
     [
         name
-        for name, call in CALLS.items()
-        if any(
-            one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD for one in parameters(call())
-        )
+        for name, all_of in PARAMETERS.items()
+        if any(one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD for one in all_of)
     ],
 )
 def test_missing_arguments_are_an_error_that_names_the_first(name):
     method = name.rpartition(".")[2]
-    first = parameters(CALLS[name]())[0].name
+    first = PARAMETERS[name][0].name
     with pytest.raises(FlodlError, match=rf"\b{method} needs '{first}'"):
         CALLS[name]()()
 
@@ -165,8 +166,8 @@ def test_missing_arguments_are_an_error_that_names_the_first(name):
     ("name", "position"),
     [
         (name, position)
-        for name, call in CALLS.items()
-        for position, one in enumerate(parameters(call()))
+        for name, all_of in PARAMETERS.items()
+        for position, one in enumerate(all_of)
         # An example goes to the modules of the model, whose errors have the path of the node.
         if one.kind is not one.VAR_KEYWORD and one.name not in ("inputs", "example")
     ],
@@ -176,7 +177,7 @@ def test_a_value_of_a_wrong_type_never_ends_in_an_error_of_python(
 ):
     monkeypatch.chdir(tmp_path)
     call = CALLS[name]()
-    one = parameters(call)[position]
+    one = PARAMETERS[name][position]
     given = [*RIGHT.get(name.rpartition(".")[2], ())]
     named = {}
     if one.kind is one.KEYWORD_ONLY:

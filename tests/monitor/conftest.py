@@ -7,7 +7,7 @@ from flodl.monitor import Monitor, read
 
 @pytest.fixture
 def monitor(tmp_path):
-    created = Monitor(3, tmp_path / "run", console=False, resources=False, step_rate=None)
+    created = Monitor(3, tmp_path / "run", config={}, console=False, resources=False, step_rate=None)
     yield created
     created.close()
 

@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from flodl.monitor import Monitor, read
+from flodl.monitor import Monitor, read, register_after_fork
+from flodl.monitor.server import Server
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -79,3 +80,30 @@ def test_a_child_keeps_neither_the_journal_nor_the_port_open(tmp_path):
             os.waitpid(child, 0)
             for handle in (*ready, *go):
                 os.close(handle)
+
+
+def test_the_copy_of_a_page_that_was_closed_before_the_fork_can_be_disabled():
+    server = Server([], port=0)
+    server.close()
+    server.after_fork_in_child()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_object_that_fails_after_a_fork_leaves_out_no_other(tmp_path):
+    class Failing:
+        def after_fork_in_child(self):
+            raise OSError("this object fails")
+
+    class Remembering:
+        is_called = False
+
+        def after_fork_in_child(self):
+            self.is_called = True
+
+    objects = [Remembering() if index % 2 else Failing() for index in range(8)]
+    for one in objects:
+        register_after_fork(one)
+    if (child := os.fork()) == 0:
+        os._exit(sum(one.is_called for one in objects[1::2]))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4

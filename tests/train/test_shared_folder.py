@@ -28,7 +28,7 @@ def test_a_loop_over_seeds_in_one_folder_is_an_error(fit):
 
 
 def test_a_finished_run_of_another_process_says_that_its_seed_was_another_one(fit, capsys, monkeypatch):
-    monkeypatch.setattr("flodl.train.saving.identity.PROCESS", "another process")
+    monkeypatch.setattr("flodl.train.saving.run_folder.identity.PROCESS", "another process")
     fit(0)
     monkeypatch.undo()
     fit(1)

@@ -44,11 +44,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
+# A message may show a value that is much too long, such as all labels of a dataset.
+_LONGEST_LINE = 2000
+_SHOWN = 400
+
 
 class FlodlError(Exception):
-    """The root of the tree; holds the dotted path of the node that caused the error."""
+    """The root of the tree; holds the dotted path of the node that caused the error.
+
+    The middle of a very long line is left out.
+
+    >>> str(FlodlError(f"seed={'7' * 10_000}. Pass an integer."))[400:434]
+    ' … (9,223 characters left out) … 7'
+    """
 
     def __init__(self, message: str, *, path: str = "") -> None:
+        message = _without_long_lines(message)
         super().__init__(message)
         self.message = message
         self.path = path
@@ -60,6 +71,19 @@ class FlodlError(Exception):
 
     def __str__(self) -> str:
         return f"at '{self.path}': {self.message}" if self.path else self.message
+
+
+def _without_long_lines(message: str) -> str:
+    if len(message) <= _LONGEST_LINE:
+        return message
+    return "\n".join(
+        line if len(line) <= _LONGEST_LINE else _without_middle(line) for line in message.split("\n")
+    )
+
+
+def _without_middle(line: str) -> str:
+    left_out = len(line) - 2 * _SHOWN
+    return f"{line[:_SHOWN]} … ({left_out:,} characters left out) … {line[-_SHOWN:]}"
 
 
 class GraphError(FlodlError):

@@ -31,10 +31,17 @@ _READERS = frozenset(
 # The seed of a loader follows that of the run.
 _NOT_READ = frozenset({"data.seed", "eval_data.seed"})
 # Names that mean nothing else.
-_SAME = {"lr": ("learning_rate",), "weight_decay": ("wd",)}
+_SAME = {
+    "lr": ("learning_rate",),
+    "initial_lr": ("lr", "learning_rate"),
+    "max_lr": ("lr", "learning_rate"),
+    "weight_decay": ("wd",),
+}
 # Names that are probably meant, as part of a longer one, too: head_lr, beta1.
 _RELATED = {
     "lr": ("lr", "learning_rate"),
+    "initial_lr": ("lr", "learning_rate"),
+    "max_lr": ("lr", "learning_rate"),
     "weight_decay": ("weight_decay", "decay", "wd", "l2"),
     "betas": ("betas", "beta", "beta1", "beta2"),
     "momentum": ("momentum", "mom"),

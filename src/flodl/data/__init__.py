@@ -9,6 +9,7 @@ from .sampling.by_length import LengthGroupedSampler
 from .sampling.random_numbers import Chance
 from .sampling.samplers import RandomSampler, SequentialSampler, WeightedSampler
 from .sources import TokenShards
+from .torch_loader import settled_order
 
 __all__ = [
     "Chance",
@@ -28,5 +29,6 @@ __all__ = [
     "fashion_mnist",
     "mnist",
     "read_idx",
+    "settled_order",
     "tiny_shakespeare",
 ]

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate, default_convert
 
+from flodl.core.clock import is_reading
 from flodl.core.contents import Contents, content_hash
 from flodl.core.plain import describe, plain, short_hash
 
@@ -17,6 +18,7 @@ from .sources import Batches, Columns, Samples
 from .sources.batches import BatchSource
 from .sources.columns import is_array, is_columns
 from .sources.source import GatherSource, columns_of_table
+from .torch_loader import describe_order, order_text
 
 # Columns up to this size are hashed as a whole, and 64 parts of larger ones.
 MAX_BYTES = 1 << 22
@@ -37,7 +39,8 @@ def describe_source(source: Any) -> dict[str, Any]:
     else:
         inner = getattr(source, "dataset" if isinstance(source, Samples) else "source", source)
         found |= describe_data(inner)
-    found["samples"] = source.num_samples
+    if "samples" not in found:
+        found["samples"] = source.num_samples
     for name in ("transform", "collate"):
         function = getattr(source, name, None)
         if function is not None:
@@ -85,10 +88,7 @@ def _settings(dataset: Any) -> Any:
 
 
 def _torch_loader(loader: DataLoader[Any]) -> dict[str, Any]:
-    known = {id(loader.dataset): "the dataset"}
-    sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-    found = {"dataset": _settings(loader.dataset), "sampler": Contents(known).of(sampler)}
-    found |= _files(loader.dataset)
+    found = {"dataset": _settings(loader.dataset), **describe_order(loader), **_files(loader.dataset)}
     for name in ("collate_fn", "worker_init_fn"):
         function = getattr(loader, name, None)
         if function is not None and function not in (default_collate, default_convert):
@@ -133,10 +133,8 @@ def _content(columns: Sequence[Any]) -> str:
 def _dataset(dataset: Any) -> str:
     """Describe a dataset or an iterable by its class and its plain settings, such as root and split."""
     if isinstance(dataset, DataLoader):
-        order = type(dataset.sampler if dataset.batch_sampler is None else dataset.batch_sampler).__name__
-        inner = _dataset(dataset.dataset)
-        workers = dataset.num_workers
-        return f"DataLoader({inner}, batch_size={dataset.batch_size}, {order}, num_workers={workers})"
+        order, workers = order_text(dataset), dataset.num_workers
+        return f"DataLoader({_dataset(dataset.dataset)}, {order}, num_workers={workers})"
     if isinstance(dataset, Subset):
         chosen = short_hash(repr(list(dataset.indices)[:100_000]).encode())
         return f"Subset({_dataset(dataset.dataset)}, {len(dataset.indices)} indices {chosen})"
@@ -150,6 +148,7 @@ def _dataset(dataset: Any) -> str:
         key: plain(item)
         for key, item in attributes.items()
         if not key.startswith("_") and isinstance(item, str | int | float | bool)
+        if not is_reading(item)
     }
     shown = ", ".join(f"{key}={value!r}" for key, value in settings.items())
     return f"{name}({shown})" if shown else name

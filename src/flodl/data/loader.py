@@ -281,11 +281,15 @@ class Loader:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What is read and in which order, as plain data: source, samples, batch size, seed, order."""
+        """What is read and in which order, as plain data: source, samples, batch size, seed, order.
+
+        A torch DataLoader has its own batch size. For a list of batches, only their number is known.
+        """
+        contents = self.contents
         return {
-            **self.contents,
-            "batch_size": self.batch_size,
-            "drop_last": self.drop_last,
+            **contents,
+            "batch_size": contents.get("batch_size", self.batch_size),
+            "drop_last": contents.get("drop_last", self.drop_last),
             "order": self._cursor_in(self._epoch, seed=self.seed, sampler=self._sampler).order,
             "seed": self.seed,
             "mode": self.mode,
@@ -295,6 +299,8 @@ class Loader:
     def contents(self) -> dict[str, Any]:
         """What is read, as plain data: the source, a hash of its content, and the functions applied to it."""
         found = describe_source(self._source)
+        if self.batch_size is None and self.torch_loader is None:
+            found |= {"samples": None, "batches": found["samples"]}
         augment = getattr(self._backend, "augment", None)
         if augment is not None:
             found["augment"] = describe_augmentation(augment)

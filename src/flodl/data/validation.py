@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, RandomSampler
 
 from flodl.core.device import parse_device
 from flodl.core.errors import DataError
+from flodl.core.formats import a_type
 
 from .sampling.indices import check_weights
 from .sources import Batches, Samples, Source, Stream
@@ -27,6 +29,11 @@ def check_counts(**counts: object) -> None:
     for name, value in counts.items():
         if value is None and name in ("batch_size", "seed"):
             continue
+        if name == "batch_size" and isinstance(value, list | tuple | np.ndarray | Tensor):
+            raise DataError(
+                f"batch_size is {a_type(value)}. Pass inputs and targets as one dataset: "
+                "Loader((x, y), batch_size=64)."
+            )
         if type(value) is not int or value < least.get(name, 0):
             raise DataError(f"{name}={value!r}. Pass an integer >= {least.get(name, 0)}.")
 

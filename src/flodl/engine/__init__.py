@@ -8,13 +8,13 @@ from .device.gc_and_sync import Collector, calm_collector, no_waiting
 from .device.memory import MemoryUse, forget_peaks, memory_use
 from .device.torch_flags import current_flags, set_flags
 from .errors import NoGradient, NotRestorable
+from .mistakes.advice.explain import explained
 from .mistakes.batch_text import batch_text
-from .mistakes.broadcasts import watch_broadcasts
 from .mistakes.empty_batch import empty_batch
-from .mistakes.explain import explained
+from .mistakes.losses.broadcasts import watch_broadcasts
 from .modes import enter_training, has_chosen_modes, switch_modes
 from .non_finite import NonFinite, find_non_finite, report_elsewhere
-from .other_steps import trained_by_others
+from .other_steps import parts_of, trained_by_others
 from .program.outcome import outcome_of
 from .program.precision import computing_in
 from .rehearsal import (
@@ -74,6 +74,7 @@ __all__ = [
     "no_waiting",
     "num_samples",
     "outcome_of",
+    "parts_of",
     "pieces_of",
     "plain_tensors_of",
     "rehearse",

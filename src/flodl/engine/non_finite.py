@@ -84,7 +84,7 @@ def find_non_finite(step: TrainStep, batch: tuple[Any, ...]) -> NonFinite | None
 
 def report_elsewhere(step: TrainStep) -> None:
     """Let a step print no warnings about skipped updates and chosen modes: the caller reports them."""
-    step._skips.is_quiet = step._are_modes_reported = True
+    step._watch.is_reported_elsewhere = True
 
 
 @dataclass

@@ -92,6 +92,9 @@ def trial_copy(step: TrainStep, *, schedule: Callable[[int], float]) -> TrainSte
             f"the groups of {type(optimizer).__name__} have no learning rate 'lr'. Use an optimizer with one."
         )
     rates = [float(group["lr"]) for group in groups] if step.schedule is None else [*step.schedule.ratios]
+    if step.schedule is None and not any(rates):
+        # A torch scheduler that begins with a warm-up from 0.
+        rates = [float(group.get("initial_lr", 0.0)) for group in groups]
     highest = max(rates) if step.schedule is None else 1.0
     if not highest > 0:
         raise StepError("every learning rate is 0. Create the optimizer with an lr above 0.")

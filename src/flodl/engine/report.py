@@ -31,6 +31,11 @@ class Cause(StrEnum):
     PROBABLE_MISTAKE = "probable_mistake"  # what the loop does is probably not what was meant
 
 
+# The kinds of events that say which tier runs, or will run; the others are notes about the training.
+_ABOUT_TIERS = ("eager", "captured", "compiled", "tune")
+_ABOUT_BATCHES = (Cause.SAMPLE_COUNT, Cause.RAGGED_BATCH, Cause.OUT_OF_MEMORY)
+
+
 @dataclass(frozen=True)
 class Event:
     """One decision: at which step, the tier or event it is about, why, and a machine-readable cause."""
@@ -39,6 +44,18 @@ class Event:
     kind: str
     reason: str
     cause: Cause
+    # Whether it was printed as a warning.
+    is_warning: bool = False
+
+    @property
+    def is_about_tier(self) -> bool:
+        """Whether it is about the tier of the step, and not a note about samples, for example."""
+        return self.kind in _ABOUT_TIERS
+
+    @property
+    def is_about_batches(self) -> bool:
+        """Whether it says how batches were handled if there was a choice, as a note for the user."""
+        return self.cause in _ABOUT_BATCHES and not self.is_about_tier and not self.is_warning
 
 
 @dataclass
@@ -48,18 +65,27 @@ class Journal:
     events: list[Event] = field(default_factory=list)
     _seen: set[tuple[str, str]] = field(default_factory=set)
 
-    def add(self, step: int, kind: str, cause: Cause, reason: str, *, repeat: bool = False) -> None:
+    def add(
+        self,
+        step: int,
+        kind: str,
+        cause: Cause,
+        reason: str,
+        *,
+        repeat: bool = False,
+        is_warning: bool = False,
+    ) -> None:
         """Record an event, unless it was recorded before and need not `repeat`."""
         if (kind, reason) in self._seen and not repeat:
             return
         self._seen.add((kind, reason))
-        self.events.append(Event(step, kind, reason, cause))
+        self.events.append(Event(step, kind, reason, cause, is_warning))
         log.verbose("step %d: %s: %s", step, kind, reason)
 
     def warn(self, step: int, kind: str, cause: Cause, reason: str) -> None:
         """Record an event and print it as a warning, once."""
         if (kind, reason) not in self._seen:
-            self.add(step, kind, cause, reason)
+            self.add(step, kind, cause, reason, is_warning=True)
             log.warn("TrainStep: %s.", reason)
 
 

@@ -21,36 +21,19 @@ from flodl.core.usage.tracebacks import hide_own_frames
 from flodl.optim import Schedule, ScheduleBridge, apply
 
 from .batch.keywords import by_position, taking_a_dict
-from .batch.samples import (
-    ambiguous_samples,
-    is_surely_time_first,
-    leading_lengths,
-    num_samples,
-    other_rows,
-    time_steps_of,
-    varying_samples,
-)
+from .batch.sample_count import SampleCount
+from .batch.samples import num_samples
 from .batch.signature import Signature, signature
-from .batch.time_first import leading_dimensions, time_first_calls, varying_rows
+from .batch.time_first import time_first_calls
 from .device.memory import memory_use
 from .errors import StepAttributeError, StepCallError
-from .mistakes.broadcasts import watch_broadcasts
+from .mistake_watch import MistakeWatch
+from .mistakes.advice.explain import explained
 from .mistakes.creation import ASSIGNED_ELSEWHERE, ELSEWHERE, EXAMPLE, INSTEAD, how_to_read
-from .mistakes.empty_batch import EMPTY_BATCH_ADVICE, empty_batch
-from .mistakes.explain import explained
-from .mistakes.first_call import (
-    check_continued,
-    check_mode,
-    check_restarted,
-    check_schedulers,
-    explain_loss,
-    schedule_note,
-)
-from .mistakes.parameters import TrainedParameters, next_check
-from .mistakes.skipped_updates import SkippedUpdates
+from .mistakes.first_call import explain_loss, schedule_note
+from .mistakes.losses.broadcasts import watch_broadcasts
 from .mistakes.step_function import check_step_function
 from .mistakes.update_errors import explained_update
-from .modes import has_chosen_modes
 from .optimizer.prepare import prepare
 from .other_steps import remember_step
 from .program.accumulation import Window
@@ -61,7 +44,6 @@ from .program.progress import Count, Stage
 from .program.ragged import UsualSize, padded
 from .program.runner import Micro, Phase, update_strictly
 from .program.saved_state import check_carried, check_saved
-from .program.update import parameters_of
 from .reduction.gradients import ReduceGradients
 from .report import Cause, Journal, StepReport
 from .settings import Guard, Precision, StepFunction, StepSettings, Tail, Tier, TierChoice, Tune
@@ -138,12 +120,9 @@ class TrainStep:
         self._controller = TierController(self._body, readiness, self._journal)
         self._count = Count()
         self._usual = UsualSize()
+        self._sample_count = SampleCount()
         self._first_step_s: float | None = None
-        self._is_mode_checked = False
-        # Whether the caller reports that only parts of the model are in training mode.
-        self._are_modes_reported = False
-        self._trained = TrainedParameters(model, self._body.parameters)
-        self._skips = SkippedUpdates(with_scaler=self._body.scaler is not None)
+        self._watch = MistakeWatch(self._body, self._bridge, self._journal)
         self._calls = self._body.updater.calls
         self._calls.watch(optimizer, self._window)
         remember_step(self)
@@ -153,6 +132,7 @@ class TrainStep:
         self._controller.show_grads()
         state = {name: value for name, value in vars(self).items() if name != "_controller"}
         state["_usual"], state["_count"] = replace(self._usual, signature=None), replace(self._count)
+        state["_sample_count"] = replace(self._sample_count)
         if not self.is_between_updates:
             # Torch copies a parameter without its gradient, which the current window has accumulated.
             state["_grads"] = [parameter.grad for parameter in self._body.parameters]
@@ -165,7 +145,7 @@ class TrainStep:
             parameter.grad = grad
         # The first call of a copy is checked like that of a new step.
         self._body.updater.start_again(within_window=not self.is_between_updates)
-        self._count.steps_before, self._is_mode_checked = self._count.steps, False
+        self._count.steps_before, self._watch.is_mode_checked = self._count.steps, False
         self._controller = TierController(self._body, self._readiness, self._journal)
         self._calls.watch(self._body.optimizer, self._window)
 
@@ -244,8 +224,7 @@ class TrainStep:
         They are on the device; there is no host sync. Batches whose loss was not finite are left out, and
         so are values that are not single numbers. A mean over nothing is NaN.
         """
-        if self._usual.varies:
-            self._warn_of_samples()
+        self._warn_of_samples()
         return self._body.means.means()
 
     @explain_calls(StepCallError, name="step.reset_means", example="Write step.reset_means().")
@@ -308,7 +287,7 @@ class TrainStep:
                 samples = as_integer(samples)
             if not is_integer(samples, at_least=1):
                 raise StepError(f"samples={samples!r}. Pass the number of samples in the batch, or None.")
-            self._usual.is_explicit = True
+            self._sample_count.is_explicit = True
             first: Any = batch[0] if batch else None
             # The usual case, without a search for the first tensor.
             has_rows = isinstance(first, Tensor) and first.dim() > 0
@@ -325,9 +304,9 @@ class TrainStep:
         # Of this object, whose step count may have been loaded.
         started = time.perf_counter() if self._count.own_steps == 0 else 0.0
         controller, usual, progress = self._controller, self._usual, self._body.progress
-        is_left_in_eval = not (self._body.model.training or self._is_mode_checked)
+        is_left_in_eval = not (self._body.model.training or self._watch.is_mode_checked)
         if is_left_in_eval or self._count.steps >= self._calls.check_at:
-            self._look_for_mistakes()
+            self._watch.look(self._count)
         form = signature(batch)
         if samples is not None:
             # A recording is not replayed with a different weight.
@@ -356,7 +335,7 @@ class TrainStep:
                     self._body.means.save()
                     self._calls.left = None
             micro = self._micro_batch(batch, form, samples, ragged=ragged)
-            is_watched = bool(started) or usual.possible_steps is not None
+            is_watched = bool(started) or self._sample_count.possible_steps is not None
             outcome = self._run_watched(micro) if is_watched else controller.run(micro, self._count.steps)
             self._count.values = outcome.values
             if self._body.undo.carried is not None:
@@ -382,10 +361,10 @@ class TrainStep:
         if started:
             self._first_step_s = time.perf_counter() - started
             explain_loss(loss)
-        if started or self._trained.is_waiting:
-            self._look_for_untrained()
+        if started or self._watch.trained.is_waiting:
+            self._watch.look_for_untrained(self._count)
         if not samples:
-            self._look_for_empty_batch(batch, loss)
+            self._watch.look_for_empty_batch(batch, loss, self._count)
         return loss
 
     @explain_calls(StepCallError, name="step.flush", example="Write step.flush().")
@@ -472,11 +451,11 @@ class TrainStep:
         self._window.close()
         # States of earlier versions do not have these keys.
         after_tail, num_dropped = bool(state.get("after_tail", False)), int(state.get("num_dropped", 0))
-        usual = UsualSize(int(state["usual_samples"]), after_tail, num_dropped=num_dropped)
-        self._usual = replace(usual, is_explicit=self._usual.is_explicit)
+        self._usual = UsualSize(int(state["usual_samples"]), after_tail, num_dropped=num_dropped)
+        self._sample_count = SampleCount(is_explicit=self._sample_count.is_explicit)
         self._count.is_loaded = self._count.updates > int(state["num_skipped"])
         body.updater.num_skipped.fill_(state["num_skipped"])
-        self._skips.forget(int(state["num_skipped"]), self._count.updates)
+        self._watch.skips.forget(int(state["num_skipped"]), self._count.updates)
         body.means.load({tuple(names): numbers for names, numbers in state["means"]})
         if body.scaler is not None:
             for tensor, number in zip(body.scaler.state(), state["scaler"]):
@@ -492,8 +471,8 @@ class TrainStep:
         """Return which tier runs, why, what it cost and what it gains."""
         controller, skipped = self._controller, int(self.num_skipped)
         if self._count.steps:
-            self._look_for_untrained()
-        self._skips.check(self.num_skipped, self._count.updates, self._journal, self._count.steps, wait=True)
+            self._watch.look_for_untrained(self._count)
+        self._watch.look_for_skipped(self._count, wait=True)
         return StepReport(
             tier=controller.tier,
             reason=controller.why,
@@ -513,46 +492,6 @@ class TrainStep:
             events=tuple(self._journal.events),
         )
 
-    def _look_for_untrained(self) -> None:
-        """Warn about parameters that received a gradient but are in no optimizer."""
-        body = self._body
-        if untrained := self._trained.untrained(body.model, parameters_of(body.optimizer)):
-            self._journal.warn(self._count.steps, "parameters", Cause.PROBABLE_MISTAKE, untrained)
-
-    def _look_for_empty_batch(self, batch: tuple[Any, ...], loss: Tensor) -> None:
-        """Warn about a batch without samples whose loss is not finite; on ranks it has no weight."""
-        body = self._body
-        if body.reduction is not None or bool(loss.isfinite()):
-            return
-        told = empty_batch(body.step_fn, batch)
-        reason = f"{told}, and its loss is not finite, so the update is skipped. {EMPTY_BATCH_ADVICE}"
-        if self._skips.is_quiet:
-            self._journal.add(self._count.steps, "empty", Cause.PROBABLE_MISTAKE, reason)
-        else:
-            self._journal.warn(self._count.steps, "empty", Cause.PROBABLE_MISTAKE, reason)
-
-    def _look_for_mistakes(self) -> None:
-        """Look for mistakes: at first, at a new epoch, every few hundred steps, after a skipped update."""
-        body = self._body
-        self._calls.check_at = self._count.steps_before + next_check(self._count.own_steps)
-        if not body.model.training and not self._is_mode_checked:
-            self._is_mode_checked = True
-            was_training = self._count.own_steps > 0
-            if not (self._are_modes_reported and has_chosen_modes(body.model)):
-                check_mode(body.model, self._journal, self._count.steps, was_training=was_training)
-        if self._count.is_loaded:
-            self._count.is_loaded = False
-            check_continued(body.optimizer, self._count.updates, self._journal, self._count.steps)
-        body.find_others()
-        if added := self._trained.check(body.model, parameters_of(body.optimizer)):
-            self._journal.warn(self._count.steps, "parameters", Cause.PROBABLE_MISTAKE, added)
-        if self._bridge is not None:
-            check_schedulers(body.optimizer, self._journal, self._count.steps)
-            is_new = not self._count.steps and not self._count.is_trial
-            if is_new and not self._bridge.current_step:
-                check_restarted(body.optimizer, self._journal)
-        self._skips.check(self.num_skipped, self._count.updates, self._journal, self._count.steps)
-
     def _explained(self, error: BaseException, batch: tuple[Any, ...], stage: Stage) -> Exception | None:
         """Return an error that says more than torch's; None if there is nothing to add."""
         if stage is Stage.UPDATING:
@@ -564,77 +503,35 @@ class TrainStep:
 
     def _classify(self, batch: tuple[Any, ...], form: Signature, samples: int) -> bool:
         """Return whether a batch of a new form is a ragged last one; report once if its size is ambiguous."""
-        usual = self._usual
-        if not usual.is_explicit and len(lengths := leading_lengths(batch)) > 1:
-            usual.is_explicit = True
-            self._journal.add(self._count.steps, "samples", Cause.SAMPLE_COUNT, ambiguous_samples(lengths))
-            if (found := time_steps_of(batch)) is not None and is_surely_time_first(batch):
-                usual.time_steps = found
-            else:
-                usual.possible_steps = found
-                usual.other_rows = other_rows(batch) if found is None else None
-        elif usual.other_rows is not None:
-            self._compare_other_rows(other_rows(batch))
-        elif usual.time_steps is not None:
-            self._compare_time_steps(time_steps_of(batch), samples)
-        elif usual.time_first is not None and not usual.is_explicit:
-            self._compare_rows(leading_dimensions(batch))
+        usual, count = self._usual, self._sample_count
+        was_explicit = count.is_explicit
+        varies = count.compare(batch, samples)
+        if count.is_explicit and not was_explicit:
+            self._journal.add(self._count.steps, "samples", Cause.SAMPLE_COUNT, count.note)
+        if varies and self._window.accumulate > 1:
+            self._warn_of_samples()
         ragged = usual.is_ragged(samples, may_grow=self.is_between_updates)
         usual.signature = form if samples and samples == usual.samples else None
         return ragged
 
-    def _compare_time_steps(self, now: tuple[int, int] | None, samples: int) -> None:
-        """Remember a warning if batches that count their time steps as samples vary in either number."""
-        usual = self._usual
-        if usual.time_steps is None or now is None or now == usual.time_steps or now[0] != samples:
-            return
-        usual.varies, usual.time_steps = varying_samples(usual.time_steps, now), None
-        if self._window.accumulate > 1:
-            self._warn_of_samples()
-
-    def _compare_other_rows(self, now: tuple[int, int] | None) -> None:
-        """Remember a warning if batches count as the same number of samples, but all other tensors vary."""
-        usual = self._usual
-        if (
-            usual.other_rows is None
-            or now is None
-            or now[0] != usual.other_rows[0]
-            or now == usual.other_rows
-        ):
-            return
-        usual.varies, usual.other_rows = varying_samples(usual.other_rows, now), None
-        if self._window.accumulate > 1:
-            self._warn_of_samples()
+    def _warn_of_samples(self) -> None:
+        """Warn once that batches are weighted by their time steps, where weights matter."""
+        if self._sample_count.varies:
+            self._journal.warn(self._count.steps, "samples", Cause.SAMPLE_COUNT, self._sample_count.varies)
 
     def _run_watched(self, micro: Micro) -> Outcome:
         """Run the first batch here; look for broadcasts, and for modules that read time first."""
-        controller, usual = self._controller, self._usual
-        possible, usual.possible_steps = usual.possible_steps, None
-        if controller.tier != "eager" or (usual.is_explicit and possible is None):
+        controller, count = self._controller, self._sample_count
+        possible, count.possible_steps = count.possible_steps, None
+        if controller.tier != "eager" or (count.is_explicit and possible is None):
             return controller.run(micro, self._count.steps)
         model = self._body.model
         with time_first_calls(model) as found, watch_broadcasts(model, micro.batch) as broadcasts:
             outcome = controller.run(micro, self._count.steps)
         for text in broadcasts:
             self._journal.warn(self._count.steps, "broadcast", Cause.PROBABLE_MISTAKE, text)
-        if possible is not None and found.confirm(possible):
-            usual.time_steps = possible
-        leading = leading_dimensions(micro.batch)
-        usual.time_first = leading if leading in found.inputs else None
+        count.learn(micro.batch, found, possible)
         return outcome
-
-    def _compare_rows(self, now: tuple[int, int] | None) -> None:
-        """Remember a warning if the samples of time-first batches vary, which count as their time steps."""
-        usual = self._usual
-        if usual.time_first is None or now is None or now[1] == usual.time_first[1]:
-            return
-        usual.varies, usual.time_first = varying_rows(usual.time_first, now), None
-        if self._window.accumulate > 1:
-            self._warn_of_samples()
-
-    def _warn_of_samples(self) -> None:
-        """Warn once that batches are weighted by their time steps, where weights matter."""
-        self._journal.warn(self._count.steps, "samples", Cause.SAMPLE_COUNT, self._usual.varies)
 
     def _micro_batch(self, batch: tuple[Any, ...], form: Signature, samples: int, *, ragged: bool) -> Micro:
         window, mask = self._window, None

@@ -21,7 +21,7 @@ from .control.traces import Traces
 from .first_calls import FirstCalls, Original
 from .forward import naming, of_class, rebuild
 from .plan.codegen import Source, bind, generate
-from .plan.error_path import describe_value, one_line_repr, prepend_path
+from .plan.error_path import describe_value, one_line_repr, path_of_error, prepend_path
 from .plan.exporting import is_exporting
 from .plan.memory import Memory, restore_all_where
 from .plan.outputs import NamedOutputs
@@ -131,6 +131,9 @@ class GraphCore(nn.Module):
         except Exception as error:
             forget_failed_call(self.modules())
             clearer = self._add_error_path(error, error.__traceback__)
+            if clearer is None and self._spec.carried:
+                tags = [str(self._spec.nodes[reader].carries) for reader, _ in self._spec.carried]
+                clearer = self._memory.explain(error, tags, input, path_of_error(error)[0])
             hide_own_frames(error)
             if clearer is not None:
                 raise clearer from error

@@ -306,7 +306,11 @@ def _label_names(num_labels: int | None, labels: Sequence[str] | None) -> list[s
         advice = f" For {number} labels without names, pass num_labels={number}." if is_count else ""
         raise HFError(f"labels is {labels!r:.100}; expected names such as ['negative', 'positive'].{advice}")
     if len(set(names)) < len(names):
-        raise HFError(f"labels has the same name twice: {names}.")
+        twice = next(name for index, name in enumerate(names) if name in names[:index])
+        raise HFError(
+            f"labels has {len(names)} names, of which {len(set(names))} are distinct: {twice!r} occurs "
+            "twice. Pass each name once; for the labels of a dataset, labels=label_names(labels)."
+        )
     if num_labels not in (None, len(names)):
         raise HFError(f"num_labels is {num_labels}, but labels has {len(names)} names. Pass one of them.")
     return names

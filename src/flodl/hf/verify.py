@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -48,15 +50,15 @@ class VerifyReport:
 def verify_export(
     folder: str | os.PathLike[str],
     *,
-    source: str | os.PathLike[str] | None = None,
+    source: PretrainedModel | str | os.PathLike[str] | None = None,
     use_transformers: bool | None = None,
 ) -> VerifyReport:
     """Check an exported model, and raise an error that names the first tensor or key that is wrong.
 
-    With `source`, every tensor must equal that of the model it comes from, bit for bit. An export in another
-    dtype is compared with the source cast to that dtype. If transformers is installed (or
-    `use_transformers=True`), it must load the folder with nothing missing or unexpected, and give the same
-    outputs as flodl.
+    With `source`, every tensor must equal that of the model it comes from, bit for bit: the model itself, or
+    the folder or the name of one that has not been trained since. An export in another dtype is compared
+    with the source cast to that dtype. If transformers is installed (or `use_transformers=True`), it must
+    load the folder with nothing missing or unexpected, and give the same outputs as flodl.
     """
     if not isinstance(folder, str | os.PathLike):
         raise HFError(f"the folder is {a_type(folder)}. Pass the path of an export.")
@@ -74,7 +76,9 @@ def verify_export(
     model: PretrainedModel = AUTO[head].from_pretrained(path, dtype=torch.float32)
     checks.append(_check_load(model, export))
     if source is not None:
-        line, dropped = _check_source(model, head, export, open_source(source))
+        with _as_folder(source) as original:
+            name = "the model" if isinstance(source, PretrainedModel) else str(original)
+            line, dropped = _check_source(model, head, export, original, name)
         checks.append(line)
     else:
         skipped.append("the source: pass it to compare every tensor")
@@ -83,6 +87,17 @@ def verify_export(
     else:
         skipped.append("transformers: it is not installed or not requested")
     return VerifyReport(path, tuple(checks), tuple(skipped), dropped)
+
+
+@contextmanager
+def _as_folder(source: PretrainedModel | str | os.PathLike[str]) -> Iterator[Source]:
+    """Yield the folder of a source; a model is exported for the duration of the comparison."""
+    if not isinstance(source, PretrainedModel):
+        yield open_source(source)
+        return
+    with TemporaryDirectory(prefix="flodl-") as folder:
+        source.export(Path(folder) / "model")
+        yield open_source(Path(folder) / "model")
 
 
 def _check_files(weights: Weights) -> str:
@@ -110,7 +125,7 @@ def _check_load(model: PretrainedModel, export: Source) -> str:
 
 
 def _check_source(
-    model: PretrainedModel, head: Head, export: Source, source: Source
+    model: PretrainedModel, head: Head, export: Source, source: Source, name: str
 ) -> tuple[str, dict[str, str]]:
     """Compare every tensor with the source, after the canonicalization of keys."""
     keys = model.family.keys(model.config, head)
@@ -119,7 +134,7 @@ def _check_source(
         if plan.missing:
             lacking = sorted(plan.missing.values())
             raise HFError(
-                f"{source} has no tensor {lacking[0]!r} ({len(lacking)} in all), but the export has: a new "
+                f"{name} has no tensor {lacking[0]!r} ({len(lacking)} in all), but the export has: a new "
                 "head was added, so the two cannot be compared."
             )
         pairs = {keys.key_of(name): key for name, key in plan.sources.items()}
@@ -130,7 +145,7 @@ def _check_source(
     copies = {key: f"tied to {owner}" for key, owner in plan.duplicates.items()}
     ignored = dict.fromkeys(plan.unexpected, "unknown to this family")
     cast = "" if dtype is None else f" cast to {_name(dtype)}"
-    line = f"source: {len(plan.sources)} tensors equal those of {source}{cast}, bit for bit"
+    line = f"source: {len(plan.sources)} tensors equal those of {name}{cast}, bit for bit"
     return line, {**plan.dropped, **copies, **ignored}
 
 

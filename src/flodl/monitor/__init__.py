@@ -15,6 +15,7 @@ _HOME = {
     "read": "journal",
     "register_after_fork": "fork_safety",
     "set_aside_earlier_run": "journal",
+    "step_note": "recorder",
 }
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "read",
     "register_after_fork",
     "set_aside_earlier_run",
+    "step_note",
 ]
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from .fork_safety import register_after_fork
     from .journal import Journal, read, set_aside_earlier_run
     from .monitor import Monitor
-    from .recorder import complete_journal
+    from .recorder import complete_journal, step_note
 else:
 
     def __getattr__(name):

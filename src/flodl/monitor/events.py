@@ -17,6 +17,7 @@ values are omitted.
 | `gc`        | duration_s, generation |
 | `sync`      | duration_s, ranks: a synchronization of ranks, or a wait for the device |
 | `config`    | config, total_epochs, versions: settings that became known after the start |
+| `note`      | message, about, step, level: a remark from the training step, for example about samples |
 | `ranks`     | policy, totals, ranks: [{rank, device, state…}], slices, syncs, pace: several ranks so far |
 | `run_end`   | status: finished, stopped or failed, message, duration_s |
 """
@@ -43,6 +44,7 @@ Kind = Literal[
     "run_end",
     "config",
     "ranks",
+    "note",
 ]
 # An index stores positions in this list, so new kinds are added at its end.
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -59,6 +61,7 @@ REQUIRED: dict[str, frozenset[str]] = {
     "run_end": frozenset({"status"}),
     "config": frozenset({"config"}),
     "ranks": frozenset({"ranks"}),
+    "note": frozenset({"message"}),
 }
 
 

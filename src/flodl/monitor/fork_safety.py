@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from contextlib import ExitStack
 from typing import Protocol
 
 
@@ -23,9 +24,10 @@ def register_after_fork(item: ForkAware) -> None:
 
 
 def _disable_all() -> None:
-    for item in tuple(_REGISTERED):
-        item.after_fork_in_child()
-    _REGISTERED.clear()
+    with ExitStack() as stack:  # calls all of them, even after one fails
+        stack.callback(_REGISTERED.clear)
+        for item in tuple(_REGISTERED):
+            stack.callback(item.after_fork_in_child)
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork

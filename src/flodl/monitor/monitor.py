@@ -24,6 +24,7 @@ from .fork_safety import register_after_fork
 from .journal import Entry, Journal
 from .live_page import LivePage
 from .metrics import Metrics
+from .run_settings.found import found_settings, with_published
 from .sinks import Guarded, Sink
 
 _PROGRESS_INTERVAL_S = 0.2
@@ -55,9 +56,11 @@ class Monitor(CheckedAttributes):
     Everything goes to a journal in `run_dir` (by default a temporary folder); console, page, exports and
     archive are views of it. If `run_dir` already has a journal, it is continued: an epoch or step that is
     logged again replaces everything recorded from there on. `config` is a dict, nested or flat; `origins` may
-    map its dotted paths to where the values come from. `views` are called with every event, `sinks`
-    (TensorBoard and others) in their own thread. `log_step` records at most `step_rate` values of a metric
-    per second; None records all of them. After `finish`, further calls raise; only `emit` is ignored.
+    map its dotted paths to where the values come from. Without `config`, the settings in the variables of the
+    program are recorded: each `argparse.Namespace`, and dataclasses in variables such as `args` or `config`.
+    `views` are called with every event, `sinks` (TensorBoard and others) in their own thread. `log_step`
+    records at most `step_rate` values of a metric per second; None records all of them. After `finish`,
+    further calls raise; only `emit` is ignored.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class Monitor(CheckedAttributes):
         )
         self._archive: Path | None = None
         self._watched = recorder.Watched(self.run_dir)
+        self._settings = recorder.WatchedSettings(recorder.earlier_settings(self._journal, rank=rank))
         self._non_finite = recorder.NonFiniteAlert(self._alert)
         self._progress_limit = recorder.RateLimit(_PROGRESS_INTERVAL_S)
         last = recorder.previous_step(self._journal, rank=rank)
@@ -123,11 +127,13 @@ class Monitor(CheckedAttributes):
         self._journal.subscribe(self._views.dispatch_batch)
         self._journal.subscribe(self._check_step_metrics)
         self._sources = recorder.start_sources(self.emit, resources=resources, rank=rank)
+        found = found_settings(sys._getframe(1)) if config is None else {}
+        settings, known_origins = with_published({"config": found} if found else config or {})
         data = recorder.run_start_data(
             name or recorder.default_name(run_dir),
             self.total_epochs,
-            config or {},
-            origins or {},
+            settings,
+            {**known_origins, **(origins or {})},
             run_dir=run_dir,
         )
         self.emit(Event("run_start", data, rank=rank))
@@ -169,14 +175,27 @@ class Monitor(CheckedAttributes):
         """
         self._raise_if_finished("Describe the run")
         validation.settings(settings, origins)
-        self.emit(
-            Event("config", recorder.config_data(self.total_epochs, settings, origins or {}), rank=self.rank)
-        )
+        self._emit_settings(settings, origins or {})
 
-    def watch(self, model: Any) -> None:
-        """Show a graph or another module with its size and picture, or the tiers of a `TrainStep`."""
+    def watch(self, model: Any, *, describe: bool = True) -> None:
+        """Show a graph or another module with its size and picture, or the tiers of a `TrainStep`.
+
+        Their settings are recorded as well, with those of the optimizer and the schedule of a `TrainStep`. In
+        a loop without a `TrainStep`, also pass the optimizer, and the LR scheduler if there is one.
+
+        >>> import torch
+        >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
+        >>> with Monitor(1, console=False) as monitor:
+        ...     monitor.watch(optimizer)
+
+        `describe=False` records no settings: a `Trainer` records them itself.
+        """
         self._raise_if_finished("Watch the model")
         self._emit_all(self._watched.add(model))
+        if not describe:
+            self._settings.leave_out(model)
+        elif not self._is_forked and (settings := self._settings.of(model)):
+            self._emit_settings(*with_published(settings, only_these=True))
 
     @explain_calls(MonitorCallError, example="Write monitor.log(epoch, {'loss': 0.5}).")
     def log(
@@ -385,6 +404,10 @@ class Monitor(CheckedAttributes):
         for step, epoch, metrics in self._steps.take_skipped():
             data = {"step": step, "metrics": metrics, **({"epoch": epoch} if epoch >= 0 else {})}
             self.emit(Event("metrics", data, rank=self.rank))
+
+    def _emit_settings(self, settings: Mapping[str, Any], origins: Mapping[str, str]) -> None:
+        data = recorder.config_data(self.total_epochs, settings, origins)
+        self.emit(Event("config", data, rank=self.rank))
 
     def _emit_all(self, events: Iterable[Event]) -> None:
         for event in events:

@@ -120,6 +120,16 @@ class ScheduleBridge(TorchHabits):
             self._look_at(self._lr)
 
     @property
+    def schedule(self) -> Schedule | Callable[[int], float]:
+        """The schedule that was given to `apply`."""
+        return self._schedule
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer that was given to `apply`."""
+        return self._optimizer
+
+    @property
     def lr(self) -> float:
         """The schedule's rate for the next update, including the scale."""
         return self._lr

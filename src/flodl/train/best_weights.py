@@ -30,7 +30,7 @@ from .run import Run
 from .saving.buffers import restore_buffers
 from .saving.bundle import load_outside
 from .saving.check import outside_model
-from .saving.missing_run import why_no_run
+from .saving.run_folder.missing_run import why_no_run
 
 _USUAL = "eval_loss"
 _PARTS = ("model", "average", "buffers", "outside")

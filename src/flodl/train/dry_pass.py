@@ -40,7 +40,7 @@ from .learning_rate import named_rate
 from .ranks.notes import records_on_ranks
 from .run import Run
 from .saving.bundle import collect_parts
-from .saving.plain_state import PlainState
+from .saving.missing_state.plain_state import PlainState
 
 
 def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:

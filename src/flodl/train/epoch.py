@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Generator, Iterator, Mapping
@@ -25,6 +24,7 @@ from .batches.loaders import num_batches
 from .callbacks.watched import never_measured
 from .checks.schedule_functions import function_has_decayed
 from .dry_pass import dry_pass
+from .epoch_means import epoch_means
 from .evaluation.batch_values import BatchValues, counts_in
 from .evaluation.metrics import components_of, with_modes
 from .evaluation.modes import modes_of
@@ -41,9 +41,9 @@ from .learning_rate import (
     reset_schedule,
 )
 from .limit import check_limit
-from .partial_values import partial_values
 from .progress import Stage
 from .run import Run
+from .session import Session
 
 MAX_EMPTY_EPOCHS = 1000
 
@@ -274,13 +274,30 @@ def _report_other_size(run: Run, loader: Loader, count: int | None) -> None:
     run.last_epoch = ref(loader), count, session.epochs
     if before is None or not session.updates or before[0]() is loader or before[1] == count:
         return
-    parts, report = "the optimizer continues", run.reports.note
+    report = run.reports.note if session.schedule is None else run.reports.warn
+    text = _other_length(session, count, before[1])
+    report(f"this trainer {text}. Create a new Trainer to start over.")
+
+
+def other_length(run: Run, loader: Loader) -> str:
+    """Return a message if a new stage has epochs of a different length, otherwise "".
+
+    With a schedule, which does not know the new length, the first epoch reports it as a warning.
+    """
+    session, before, count = run.session, run.last_epoch, num_batches(loader)
+    if before is None or before[1] == count or session.schedule is not None or before[2] == session.epochs:
+        return ""  # in the last case, an epoch that was left early begins again
+    run.last_epoch = ref(loader), count, session.epochs
+    return _other_length(session, count, before[1])
+
+
+def _other_length(session: Session, count: int | None, before: int | None) -> str:
+    continues = "the optimizer continues"
     if session.schedule is not None:
-        parts, report = "the optimizer and the schedule, which counts updates, continue", run.reports.warn
-    report(
-        f"this trainer continues at epoch {session.epochs + 1}, after {session.updates} updates, with "
-        f"epochs of a different length: {count} batches instead of {before[1]}, and {parts} from there. "
-        "Create a new Trainer to start over."
+        continues = "the optimizer and the schedule, which counts updates, continue"
+    return (
+        f"continues at epoch {session.epochs + 1}, after {counted(session.updates, 'update')}, with epochs "
+        f"of a different length: {count} batches instead of {before}, and {continues} from there"
     )
 
 
@@ -304,8 +321,7 @@ def _take_means(run: Run) -> bool:
     if updated:
         run.report_update()
     run.nonfinite.settle()
-    means = _without_missing(run, {name: value.item() for name, value in step.means().items()})
-    means = _without_partial(run, means)
+    means = epoch_means(run)
     if undecided := run.progress.undecided:
         run.report_values(BatchValues(counts_in(means, undecided)))
     check_names([name for name in means if name != "loss"])
@@ -334,36 +350,6 @@ def _warn_of_function(run: Run, rate: float) -> None:
     )
     if warning:
         run.reports.warn(warning)
-
-
-def _without_missing(run: Run, means: dict[str, float]) -> dict[str, float]:
-    """Leave out the values that the step function did not return in this epoch, and report them once."""
-    if not any(map(math.isnan, means.values())):
-        return means
-    totals = run.session.train_step.state_dict()["means"]
-    counted = {name for names, sums in totals if sums[0] > 0 for name in names}
-    missing = [name for name in means if name not in counted] if "loss" in counted else []
-    if missing and "missing values" not in run.reported:
-        run.reported.add("missing values")
-        run.reports.note(
-            f"the step function did not return {' and '.join(map(repr, missing))} in epoch "
-            f"{run.session.epochs + 1}, as it did before: the row of that epoch has no such value"
-        )
-    return {name: value for name, value in means.items() if name not in missing}
-
-
-def _without_partial(run: Run, means: dict[str, float]) -> dict[str, float]:
-    """Leave out the values of only the batches before, or only those after a resume, and report them."""
-    if not run.progress.sums_before:
-        return means
-    partial = partial_values(run.progress.sums_before, run.session.train_step.state_dict()["means"])
-    if partial:
-        run.reports.note(
-            f"the step function returned {' and '.join(map(repr, partial))} for only a part of epoch "
-            f"{run.session.epochs + 1}, because it changed before the run was resumed: the row of that epoch "
-            "leaves out what does not cover all batches"
-        )
-    return {name: value for name, value in means.items() if name not in partial}
 
 
 def end_epoch(run: Run, eval_data: Any) -> None:
@@ -400,6 +386,7 @@ def end_epoch(run: Run, eval_data: Any) -> None:
         for warning in never_measured(run.watched, session.history, run.hooks.all):
             run.reports.warn(warning)
     if run.reports.current is not None:
+        run.reports.current.show_notes(session.train_step)
         tables = run.progress.tables
         hidden = components_of(tables)
         shown = {name: value for name, value in metrics.items() if name not in hidden}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, SupportsFloat
 
 from torch import Tensor
@@ -29,15 +29,17 @@ def named_rate(optimizer: Optimizer) -> dict[str, float]:
     return {} if rate is None else {"lr": rate}
 
 
-def optimizer_settings(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Return the current settings of each group; single values on a device are read."""
+def optimizer_settings(
+    optimizer: Optimizer, groups: Iterable[Mapping[str, Any]] | None = None
+) -> list[dict[str, Any]]:
+    """Return the current settings of each group, or of `groups`; single values on a device are read."""
     return [
         {
             name: value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
             for name, value in group.items()
             if name not in ("params", "param_names")
         }
-        for group in optimizer.param_groups
+        for group in groups or optimizer.param_groups
     ]
 
 

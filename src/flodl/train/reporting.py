@@ -10,8 +10,22 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from flodl.core import MetricError, MonitorError, TrainError, log
-from flodl.core.environment import monitor_requested, resolved_config
-from flodl.monitor import Event, Monitor, complete_journal, set_aside_earlier_run
+from flodl.core.environment import monitor_requested
+from flodl.monitor import Event, Monitor, complete_journal, set_aside_earlier_run, step_note
+from flodl.monitor.run_settings.found import with_published
+
+
+class StepNotes:
+    """The notes of a training step about its batches, for a run without a monitor; each once."""
+
+    def __init__(self) -> None:
+        self._num_seen = 0
+
+    def new_of(self, step: Any) -> list[Event]:
+        """Return the notes of a step since the last call as events."""
+        events = step.report().events
+        seen, self._num_seen = self._num_seen, len(events)
+        return [step_note(event) for event in events[seen:] if event.is_about_batches]
 
 
 class RunReporter:
@@ -26,8 +40,10 @@ class RunReporter:
         config: Mapping[str, Any],
         log_every: int | None = None,
         step_metrics: Callable[[], Mapping[str, Any]] = dict,
+        notes: StepNotes | None = None,
     ) -> None:
         self._log_every, self._step_metrics = log_every, step_metrics
+        self._notes = notes or StepNotes()
         # The update and the epoch of the last loss within an epoch, if the monitor did not take the rest.
         self._incomplete: tuple[int, int] | None = None
         if monitor is None and monitor_requested():
@@ -39,10 +55,10 @@ class RunReporter:
             self._monitor = monitor
             # A monitor may see several calls of fit, with more epochs each.
             monitor.total_epochs = max(monitor.total_epochs, total_epochs)
-            values, origins = _with_origins(config)
+            values, origins = with_published(config)
             monitor.describe(values, origins=origins)
         elif monitor or (run_dir is not None and monitor is None):
-            values, origins = _with_origins(config)
+            values, origins = with_published(config)
             self._monitor = Monitor(total_epochs, run_dir, config=values, origins=origins)
             if monitor:
                 self._monitor.serve()
@@ -57,7 +73,16 @@ class RunReporter:
         """Show a model or a training step."""
         if self._monitor is not None:
             for thing in things:
-                self._monitor.watch(thing)
+                self._monitor.watch(thing, describe=False)  # the record of the run has its settings
+
+    def show_notes(self, step: Any) -> None:
+        """Show the new notes of a step about its batches; a monitor that watches the step does it itself."""
+        if self._monitor is None:
+            for event in self._notes.new_of(step):
+                if self._console is not None:
+                    self._console(event)
+                else:
+                    log.msg("  %s: %s", event.data["about"], event.data["message"])
 
     @property
     def records_steps(self) -> bool:
@@ -174,7 +199,7 @@ class Reports:
         self.current: RunReporter | None = None
         # A user's monitor may see several runs, and is shown the model once.
         self._is_model_shown = False
-        self._has_begun = False
+        self._has_begun, self._step_notes = False, StepNotes()
         # The events before a run began; None if no run is open, or if it has begun.
         self._waiting: list[_Reported] | None = None
 
@@ -234,6 +259,7 @@ class Reports:
             config=config,
             log_every=self._log_every,
             step_metrics=step_metrics,
+            notes=self._step_notes,
         )
         reporter.restore(restored)
         self.current, waiting, self._waiting = reporter, self._waiting, None
@@ -291,20 +317,3 @@ class Reports:
                 (log.error if level == "error" else log.warn)("%s", message)
             elif reported.is_note or self.monitor is not False:
                 log.msg("  %s", message)
-
-
-def _with_origins(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Combine the settings of the trainer with the values that the program was started with, and return
-    their origins.
-
-    A setting of the trainer has the origin of a value with the same name if the values are equal; otherwise
-    both are kept, that of the program as `started_with.NAME`.
-    """
-    resolved = {name.replace("-", "_"): entry for name, entry in resolved_config().items()}
-    values, origins = dict(config), {}
-    for name, entry in resolved.items():
-        value = entry.get("value")
-        # An option of the program may have the name of a setting that means something else.
-        path = f"started_with.{name}" if name in config and config[name] != value else name
-        values[path], origins[path] = value, str(entry.get("origin", ""))
-    return values, origins

@@ -14,24 +14,26 @@ from flodl.core.formats import counted
 from flodl.data import Loader
 
 from .callbacks.other_evaluation import begin_again, compared_anyway
+from .callbacks.schedulers import groups_in_use
 from .callbacks.standard import EarlyStopping
+from .epoch import other_length
 from .evaluation.modes import modes_of
 from .learning_rate import optimizer_settings
 from .limit import check_same_limit
 from .progress import Stage
 from .ranks.coverage import check_ranges
-from .record.hooks import loaded_hooks
+from .record.hooks import loaded_hooks, with_created
 from .run import Run
 from .saving.bundle import load_parts
-from .saving.changed_config import used_config
-from .saving.changed_record import changed_data
+from .saving.changes.changed_config import used_config
+from .saving.changes.changed_record import changed_data
+from .saving.changes.differences import differences
+from .saving.changes.ignored import Rates, all_ignored, ignored_elsewhere, ignored_in_optimizer
 from .saving.check import check_saved_run
-from .saving.damaged import describe_ignored, move_damaged
-from .saving.differences import differences
-from .saving.identity import check_seed
-from .saving.ignored import Rates, all_ignored, ignored_elsewhere, ignored_in_optimizer
-from .saving.resume_source import find_bundle, parse_resume
-from .saving.skipped_hooks import skipped_hooks
+from .saving.missing_state.skipped_hooks import skipped_hooks
+from .saving.run_folder.damaged import describe_ignored, move_damaged
+from .saving.run_folder.identity import check_seed
+from .saving.run_folder.resume_source import find_bundle, parse_resume
 from .saving.undo import all_or_nothing
 from .session import Session
 
@@ -78,7 +80,12 @@ def resume_run(
         if not run.is_complete:  # else it is reported that the data was not used
             # A run that is evaluated from now on needs no warning.
             known = {name: one for name, one in before.items() if one is not None}
-            run.report_changed([*changed_data(now, known), *_forget_other_evaluation(run, now, known)])
+            lines = [*changed_data(now, known), *_forget_other_evaluation(run, now, known)]
+            # Training in stages calls fit several times, each time with different data.
+            is_stage = all(line.startswith("data.") for line in lines)
+            if is_stage and lines and (length := other_length(run, loader)):
+                lines.append(f"it {length}")
+            run.report_changed(lines, as_note=is_stage)
         return False
     bundle = find_bundle(directory, source, given=how)
     if bundle is None:
@@ -168,8 +175,13 @@ def _load(run: Run, saved: _Saved, loader: Loader, max_epochs: int | None) -> li
         assert modes is not None
         session.updates_seen = session.updates
         recorded = parts.get("config") or {}
-        in_optimizer = ignored_in_optimizer(session, groups, rates, began_with=began_with)
-        hooks = loaded_hooks(run.hooks)
+        in_use = groups_in_use(session.optimizer, run.hooks.all)
+        in_optimizer = ignored_in_optimizer(session, groups, rates, in_use=in_use, began_with=began_with)
+        # These include schedulers that `on_start` has created.
+        hooks, record["hooks"] = loaded_hooks(run.hooks), run.recorder.hook_settings()
+        if recorded.get("hooks"):
+            names = run.hooks.created_settings
+            recorded = {**recorded, "hooks": with_created(recorded["hooks"], record["hooks"], hooks, names)}
         elsewhere = ignored_elsewhere(
             record["hooks"], hooks, seeds=(own_seed, loader.seed), recorded=recorded
         )
@@ -183,6 +195,7 @@ def _load(run: Run, saved: _Saved, loader: Loader, max_epochs: int | None) -> li
             session,
             run.hooks,
             parts,
+            recorded=recorded,
             groups=groups,
             ratios=rates.ratios,
             modes=modes,

@@ -24,7 +24,7 @@ from .batches.cursor import BatchCursor
 from .batches.loaders import Loaders
 from .batches.recent import RecentBatches
 from .callbacks.dispatch import Hooks
-from .callbacks.schedulers import idle_scheduler, unsaved_schedulers
+from .callbacks.schedulers import idle_scheduler, sets_rate, unsaved_schedulers
 from .callbacks.standard import MetricWatcher
 from .callbacks.watched import (
     all_watched,
@@ -47,10 +47,10 @@ from .progress import Progress, Stage
 from .record.recorder import UNKNOWN, Recorder
 from .reporting import Reports
 from .result import FitResult
-from .saving.changed_record import nothing_left
-from .saving.directory import RunDirectory
+from .saving.changes.changed_record import nothing_left
+from .saving.missing_state.unsaved import UnsavedState
+from .saving.run_folder.directory import RunDirectory
 from .saving.saver import Saver
-from .saving.unsaved import UnsavedState
 from .session import Session
 from .step_metrics import step_metrics
 
@@ -263,6 +263,7 @@ class Run:
         if self.stage is Stage.OPEN:
             self.stage = Stage.STARTED
             self.hooks.call("on_start")
+            self.hooks.note_created()
             if self.saver is not None:
                 self.hooks.check_states()
                 for warning in unsaved_schedulers(self.hooks.all):
@@ -379,7 +380,10 @@ class Run:
             self.reports.note(unused)
         if note := note_of(self.progress.earlier, session):
             self.reports.event("alert", message=note, level="info")
-        for warning in warnings_at_start(session, epochs=epochs, num_batches=self.progress.num_batches):
+        own_rate = sets_rate(session.optimizer, self.hooks.all, self.evaluator.step_fn)
+        for warning in warnings_at_start(
+            session, epochs=epochs, num_batches=self.progress.num_batches, sets_rate=own_rate
+        ):
             self.reports.warn(warning)
         for warning in late_phases(self.hooks.all, epochs):
             self.reports.warn(warning)

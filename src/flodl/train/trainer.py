@@ -370,6 +370,9 @@ class Trainer(CheckedAttributes):
                 whole = batch[0] if len(batch) == 1 else batch
                 arguments = whole if type(whole) is tuple else as_arguments(whole)
             samples = cursor.num_samples if whole is cursor.batch else cursor.num_samples_of(whole)
+            if samples is None and run.progress.num_batches == 1 and cursor.is_iterating:
+                # The weight of the only batch of an epoch has no effect, so its samples are not noted.
+                samples = num_samples(arguments) or None
             steps, begins_window = self.train_step.steps, self.train_step.is_between_updates
             if average is not None and not steps:
                 average.follow()

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from flodl import load_checkpoint, save_checkpoint
+from flodl.checkpoint import migrate_checkpoint
 from flodl.core import CheckpointError, DamagedError
 
 from ..tensors import stored
@@ -80,9 +81,31 @@ def test_nothing_changes_when_one_shape_is_wrong():
         load_checkpoint(io.BytesIO(stored(file)), target)
     assert str(caught.value) == (
         "at 'b': the stream has shape (3,), the model (2,). 1 more name differs. Nothing was loaded. "
-        "Build the model with the sizes it was saved with."
+        "Build the model with the sizes it was saved with. To load the rest, as for fine-tuning with a "
+        "different head, write a file without them: migrate_checkpoint(source, 'new.fdl', "
+        "model.state_dict(), by_shape=False), and load 'new.fdl' with allow_missing=['b', 'c']."
     )
     assert not any(tensor.any() for tensor in target.values())
+
+
+def test_the_advice_for_another_head_loads_everything_else(tmp_path):
+    file = {"body.weight": torch.ones(2), "head.weight": torch.ones(3), "head.bias": torch.ones(1)}
+    target = {"body.weight": torch.zeros(2), "head.weight": torch.zeros(5), "head.bias": torch.zeros(5)}
+    path, new = tmp_path / "old.fdl", tmp_path / "new.fdl"
+    save_checkpoint(path, file)
+    told = f"migrate_checkpoint({str(path)!r}, 'new.fdl', model.state_dict(), by_shape=False)"
+    with pytest.raises(CheckpointError, match=r"with allow_missing=\['head\.\*'\]\.$") as caught:
+        load_checkpoint(path, target, allow_missing=["head.*"], allow_unexpected=["head.*"])
+    assert told in str(caught.value)
+    migrate_checkpoint(path, new, target, by_shape=False)
+    assert load_checkpoint(new, target, allow_missing=["head.*"]).loaded == ("body.weight",)
+    assert target["body.weight"].all()
+    assert not target["head.weight"].any()
+
+
+def test_a_file_of_which_nothing_fits_is_not_one_with_another_head():
+    with pytest.raises(CheckpointError, match=r"with the sizes it was saved with\.$"):
+        load_checkpoint(io.BytesIO(stored({"a": torch.ones(3)})), {"a": torch.zeros(2)})
 
 
 def test_a_part_of_a_file_is_loaded_by_its_prefix(tmp_path):

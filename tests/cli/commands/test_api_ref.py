@@ -1,5 +1,6 @@
 """`fdl api-ref`: every public name, read from the source."""
 
+import functools
 import json
 import subprocess
 import sys
@@ -9,14 +10,23 @@ import pytest
 
 import flodl
 from flodl.cli import main
+from flodl.cli.reference import entries as reference
 from flodl.cli.reference.entries import read_entries
 
 HERE = Path(flodl.__file__).parent
 
 
+@pytest.fixture(scope="module", autouse=True)
+def parsed_once():
+    """Parse the source of flodl, which takes most of a second, once for all tests of this file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reference, "read_entries", functools.cache(read_entries))
+        yield
+
+
 @pytest.fixture(scope="module")
 def entries():
-    return {entry.name: entry for entry in read_entries(HERE)}
+    return {entry.name: entry for entry in reference.read_entries(HERE.resolve())}
 
 
 @pytest.mark.parametrize("name", sorted(flodl.__all__))

@@ -59,8 +59,14 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     ("code", "is_used"),
     [
         ("TrainStep(model, optimizer, loss_of)(torch.randn(8, 4))", False),
-        ("Trainer(model, loss_of, optimizer=optimizer, monitor=False)", True),
-        ("Trainer(model, loss_of, optimizer=optimizer, monitor=False, device='cpu')", True),
+        pytest.param(
+            "Trainer(model, loss_of, optimizer=optimizer, monitor=False)", True, marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "Trainer(model, loss_of, optimizer=optimizer, monitor=False, device='cpu')",
+            True,
+            marks=pytest.mark.slow,
+        ),
         ("raise SystemExit(3)", True),  # the error is enough
     ],
 )

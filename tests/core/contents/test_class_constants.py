@@ -9,7 +9,8 @@ from torch import nn
 
 from flodl.core.contents import Contents
 from flodl.core.contents.class_constants import describe_constants
-from flodl.train.record.observed import describe_classes, read_in
+from flodl.monitor.run_settings.modules import describe_classes
+from flodl.monitor.run_settings.step_function import read_in
 
 
 def make_net(value):

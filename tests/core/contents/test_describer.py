@@ -209,6 +209,28 @@ def test_every_item_of_a_long_list_counts(items):
     assert Contents().of(items) != before
 
 
+@pytest.mark.parametrize("count", [1000, 5000])
+def test_what_follows_a_long_list_of_rows_is_described(count):
+    class Reviews:
+        def __init__(self):
+            self.rows = [([f"w{number * 7 % 300}"] * 20, number % 2) for number in range(count)]
+            self.options = {"max_len": 20}
+            self.more = [{"words": ["a"] * 20, "label": number} for number in range(count)]
+            self.weights = torch.ones(3)
+
+    found = Contents().of(Reviews())
+    assert found["options"] == {"max_len": 20}
+    assert found["weights"] == [1.0, 1.0, 1.0]
+    for name in ("rows", "more"):
+        # Of so many rows, 1000 are compared: the first and the last one, and some in between.
+        changed = Reviews()
+        last = getattr(changed, name)[-1]
+        (last[0] if isinstance(last, tuple) else last["words"])[-1] = "other"
+        again = Contents().of(changed)
+        assert again.pop(name) != found[name]
+        assert again == {key: item for key, item in found.items() if key != name}
+
+
 def test_a_large_set_of_strings_does_not_depend_on_its_order():
     names = [f"name {number}" for number in range(5000)]
     assert Contents().of(set(names)) == f"5000 items #{Contents().of(sorted(names)).partition('#')[2]}"

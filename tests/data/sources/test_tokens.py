@@ -94,6 +94,18 @@ def test_names_and_single_windows():
             DataFileError,
             "odd.bin has 5 bytes, .* not a multiple of the size of uint16",
         ),
+        (
+            lambda at: TokenShards(at / "empty.bin", 3),
+            DataFileError,
+            "empty.bin contains no tokens: it has 0",
+        ),
+        (
+            lambda at: TokenShards(at / "empty.bin", 3, header_bytes=8),
+            DataFileError,
+            "contains no tokens after 8 bytes of header",
+        ),
+        (lambda at: TokenShards(at, 3), DataFileError, "is a folder. Pass the files in it"),
+        (lambda at: TokenShards(at / "*.bin", 3), DataFileError, "A pattern is not expanded"),
         (lambda at: TokenShards(at / "bad.npy", 3), DataFileError, "bad.npy is not a readable .npy file"),
         (
             lambda at: TokenShards(torch.arange(3), 3),
@@ -111,9 +123,27 @@ def test_names_and_single_windows():
 )
 def test_wrong_shards_raise(tmp_path, make, error, message):
     (tmp_path / "odd.bin").write_bytes(b"12345")
+    (tmp_path / "empty.bin").touch()
     (tmp_path / "bad.npy").write_bytes(b"not numpy at all")
     with pytest.raises(error, match=message):
         make(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["First Citizen:\nBefore we proceed.\n", "Zwölf Boxkämpfer jagen Viktor\t"])
+@pytest.mark.parametrize("header_bytes", [0, 4])
+def test_text_in_place_of_tokens_raises(tmp_path, text, header_bytes):
+    (tmp_path / "input.txt").write_bytes(b"\0" * header_bytes + (text * 500).encode())
+    for dtype in ("uint16", "int32"):
+        with pytest.raises(DataFileError, match=r"input\.txt is text, not .* Tokenize it first"):
+            TokenShards(tmp_path / "input.txt", 8, dtype=dtype, header_bytes=header_bytes)
+    assert len(TokenShards(tmp_path / "input.txt", 8, dtype="uint8", header_bytes=header_bytes)) > 0
+
+
+def test_tokens_that_could_be_characters_in_part_are_no_text(tmp_path):
+    tokens = np.full(1000, 0x4142, dtype=np.uint16)
+    tokens[900] = 7
+    tokens.tofile(tmp_path / "t.bin")
+    assert len(TokenShards(tmp_path / "t.bin", 9)) == 111
 
 
 def test_a_path_may_start_with_a_tilde(tmp_path, monkeypatch):

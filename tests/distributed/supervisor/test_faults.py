@@ -1,6 +1,7 @@
 """Real ranks that are killed, stopped or fail at each point of the protocol."""
 
 import os
+import re
 import signal
 import threading
 
@@ -163,6 +164,15 @@ def test_a_rank_that_fails_before_the_start_ends_the_run(run_ranks):
 def test_a_rank_that_does_not_start_in_time_ends_the_run(run_ranks):
     with pytest.raises(DistributedError, match=r"Rank 1: it did not start within 0.5 s"):
         run_ranks(2, faults=[Fault(1, "start", 0, "stop")], supervision={"start_s": 0.5})
+
+
+def test_a_rank_that_starts_slowly_is_reported_while_the_others_wait(run_ranks, capfd):
+    with pytest.raises(DistributedError, match=r"Rank 1: it did not start within 1 s"):
+        run_ranks(2, faults=[Fault(1, "start", 0, "stop")], supervision={"start_s": 1.0, "slow_start_s": 0.2})
+    printed = "".join(capfd.readouterr())
+    assert re.search(
+        r"rank 1 \(process \d+\) has not started after 0\.2 s\. It will be ended after 1 s\.", printed
+    )
 
 
 def test_lost_ranks_are_replaced(run_ranks):

@@ -169,7 +169,7 @@ def test_tensors_of_different_lengths_are_reported_once_unless_samples_is_given(
 
     assert train(samples=None, accumulate=accumulate) == [
         "samples: the first tensor of a batch has 6 rows and others have 9; "
-        "it counts as 6 samples, unless you pass a number"
+        "it counts as 6 samples. If this is wrong, put a tensor with one row for each sample first"
     ]
     assert train(samples=6, accumulate=accumulate) == []
     assert train(samples=3, accumulate=accumulate) == []

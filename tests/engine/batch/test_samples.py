@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from flodl.engine import TrainStep
+from flodl.engine.batch.samples import pieces_of, why_not_splittable
 
 
 def new_step(**settings) -> TrainStep:
@@ -111,3 +112,53 @@ def test_a_first_tensor_without_samples_is_a_warning_if_the_others_vary(capsys, 
     told = capsys.readouterr().err
     assert told.count("a batch counts as 2 samples, the rows of its first tensor, but") == (last == 22)
     assert ("put a tensor with one row for each sample first" in told) is (last == 22)
+
+
+def packed_batches():
+    lengths = [[3, 40, 5, 7], [30, 6, 9, 50], [4, 8, 3, 11], [5, 2, 7]]
+    generator = torch.Generator().manual_seed(0)
+    for each in lengths:
+        sequences = [torch.randn(length, 2, generator=generator) for length in each]
+        yield (
+            nn.utils.rnn.pack_sequence(sequences, enforce_sorted=False),
+            torch.tensor(each).remainder(2).float(),
+        )
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_packed_sequences_are_weighted_by_their_number(accumulate, capsys) -> None:
+    def loss_of(model, x, y):
+        return (model(x)[1][0, :, 0] - y).square().mean()
+
+    def new_model():
+        torch.manual_seed(1)
+        return nn.GRU(2, 1)
+
+    model = new_model()
+    step = TrainStep(
+        model, torch.optim.SGD(model.parameters(), lr=0.5), loss_of, accumulate=accumulate, tier="eager"
+    )
+    plain, total = new_model(), 0.0
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.5)
+    batches = [*packed_batches()]
+    for at in range(0, len(batches), accumulate):
+        window = batches[at : at + accumulate]
+        samples = sum(len(y) for _, y in window)
+        optimizer.zero_grad()
+        for x, y in window:
+            step(x, y)
+            loss = loss_of(plain, x, y)
+            (loss * (len(y) / samples)).backward()
+            total += loss.item() * len(y)
+        optimizer.step()
+    assert step.means()["loss"].item() == pytest.approx(total / 15)
+    for own, other in zip(model.parameters(), plain.parameters()):
+        assert torch.allclose(own, other, atol=1e-6)
+    assert not [event for event in step.report().events if event.kind == "samples"]
+    assert capsys.readouterr().err == ""
+
+
+def test_packed_sequences_are_not_split_or_padded() -> None:
+    batch = next(packed_batches())
+    assert why_not_splittable(batch, 4) == "its sequences are packed"
+    assert pieces_of(batch) is None

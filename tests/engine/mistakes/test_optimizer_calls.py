@@ -184,6 +184,17 @@ def test_a_grad_scaler_that_was_left_in_place_raises() -> None:
         scaler.step(optimizer)
 
 
+def test_an_enabled_grad_scaler_that_was_left_in_place_raises_an_error_of_the_step_or_of_torch() -> None:
+    _, optimizer, step = parts()
+    scaler = torch.amp.GradScaler("cpu")
+    loss = step(X, Y)
+    with pytest.raises(AssertionError, match="Attempted step but _scale is None"):
+        scaler.step(optimizer)
+    scaler.scale(loss)
+    with pytest.raises(StepError, match="already applied"):
+        scaler.step(optimizer)
+
+
 @pytest.mark.parametrize(
     "clear",
     [
@@ -424,3 +435,78 @@ def test_an_update_within_the_step_function_raises(accumulate: int) -> None:
     step = TrainStep(model, optimizer, update, accumulate=accumulate)
     with pytest.raises(StepError, match=r"the step function called optimizer\.step\(\)"):
         step(torch.randn(8, 4))
+
+
+class TwoParts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.actor, self.critic = nn.Linear(4, 2), nn.Linear(4, 2)
+
+
+def train_actor(model, x, y):
+    return (model.actor(x) - y).square().mean()
+
+
+def train_critic(model, x, y):
+    return (model.critic(x) - y).square().mean()
+
+
+def steps_of_two_parts(model: TwoParts, other_accumulate: int = 3) -> list[TrainStep]:
+    return [
+        TrainStep(model, torch.optim.SGD(part.parameters(), lr=0.1), fn, tier="eager", accumulate=accumulate)
+        for part, fn, accumulate in (
+            (model.actor, train_actor, 3),
+            (model.critic, train_critic, other_accumulate),
+        )
+    ]
+
+
+@pytest.mark.parametrize("other_accumulate", [1, 3])
+def test_another_step_of_the_model_that_clears_the_gradients_is_named(other_accumulate: int) -> None:
+    actor, critic = steps_of_two_parts(TwoParts(), other_accumulate)
+    actor(X, torch.zeros(len(X), 2))
+    critic(X, torch.zeros(len(X), 2))
+    with pytest.raises(StepError, match=r"were cleared.*TrainStep of train_critic\(.*only the part"):
+        actor(X, torch.zeros(len(X), 2))
+
+
+def test_a_step_that_shares_the_optimizer_and_clears_the_gradients_is_named() -> None:
+    model = TwoParts()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    actor, critic = (
+        TrainStep(model, optimizer, fn, tier="eager", accumulate=3) for fn in (train_actor, train_critic)
+    )
+    actor(X, torch.zeros(len(X), 2))
+    critic(X, torch.zeros(len(X), 2))
+    with pytest.raises(StepError, match=r"TrainStep of train_critic\(.*call flush\(\) on this step before"):
+        actor(X, torch.zeros(len(X), 2))
+
+
+def test_a_step_of_another_model_is_not_named_if_the_program_clears_the_gradients() -> None:
+    model, other = TwoParts(), TwoParts()
+    actor, critic = steps_of_two_parts(model)[0], steps_of_two_parts(other)[1]
+    actor(X, torch.zeros(len(X), 2))
+    critic(X, torch.zeros(len(X), 2))
+    model.zero_grad()
+    with pytest.raises(StepError, match="were cleared") as raised:
+        actor(X, torch.zeros(len(X), 2))
+    assert "train_critic" not in str(raised.value)
+
+
+def test_steps_of_the_parts_of_a_model_accumulate_apart() -> None:
+    model = TwoParts()
+    steps = [
+        TrainStep(
+            part,
+            torch.optim.SGD(part.parameters(), lr=0.1),
+            lambda part, x, y: (part(x) - y).square().mean(),
+            tier="eager",
+            accumulate=2,
+        )
+        for part in (model.actor, model.critic)
+    ]
+    before = weights_of(model)
+    for _ in range(2):
+        for step in steps:
+            step(X, torch.ones(len(X), 2))
+    assert all(was != now for was, now in zip(before, weights_of(model)))

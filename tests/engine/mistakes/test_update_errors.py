@@ -8,6 +8,7 @@ from torch import nn
 
 from flodl.core import StepError
 from flodl.engine import TrainStep
+from flodl.engine.internals import body_of
 
 
 def mse(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -21,6 +22,27 @@ def new_step(optimizer, step_fn=mse, **settings) -> tuple[nn.Module, TrainStep]:
 
 
 X, Y = torch.randn(8, 4), torch.randn(8, 2)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [torch.optim.AdamW, torch.optim.Adafactor, lambda groups: torch.optim.SGD(groups, lr=0.1, momentum=0.9)],
+    ids=["AdamW", "Adafactor", "SGD"],
+)
+def test_the_state_of_an_optimizer_of_another_model_is_an_error_with_the_path(optimizer) -> None:
+    _, step = new_step(optimizer)
+    step(X, Y)
+    saved = body_of(step).optimizer.state_dict()
+    model = nn.Sequential(nn.Linear(4, 7))
+    other = optimizer(model.parameters())
+    other.load_state_dict(saved)
+    step = TrainStep(model, other, mse, tier="eager")
+    expected = (
+        r"at '0\.\w+': .* in the update by \w+: the parameter has the shape \(7.*\), and its state '\w+' in "
+        r"the optimizer \(2.*\)\. The state of the optimizer belongs to a different model\."
+    )
+    with pytest.raises(StepError, match=expected):
+        step(X, torch.randn(8, 7))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -722,7 +722,7 @@ def test_an_update_whose_momentum_cycles_is_not_recorded(kind: str) -> None:
     )
 
 
-def test_an_update_whose_settings_change_now_and_then_is_recorded() -> None:
+def test_an_update_whose_settings_change_now_and_then_is_recorded(quick_compiler) -> None:
     step = new_step(tier="compiled")
     controller_of(step).readiness = Readiness(True, "as on a device")
     for momentum in (0.9, 0.8, 0.8, 0.7, 0.7):

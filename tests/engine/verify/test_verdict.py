@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import pytest
@@ -194,17 +195,31 @@ def test_gradients_that_consist_of_rounding_errors_may_differ(monkeypatch):
     assert step.tier == "compiled", step.report()
 
 
-def memorized(step_fn, compiled, monkeypatch):
-    """Train on one batch until its gradients are rounding errors; then try a compiled step."""
-    monkeypatch.setattr(torch, "compile", lambda function, **_: compiled)
+def one_batch():
+    """Return a model, its optimizer and a batch to memorize, always with the same random numbers."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 2))
     x, y = torch.randn(4, 8), torch.randn(4, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    return model, torch.optim.SGD(model.parameters(), lr=0.2), x, y
+
+
+@functools.cache
+def memorized_weights(step_fn):
+    """Train on one batch until its gradients are rounding errors, which takes seconds."""
+    model, optimizer, x, y = one_batch()
     eager = TrainStep(model, optimizer, step_fn, tier="eager")
     for _ in range(1500):
         loss = eager(x, y)
     assert loss < 1e-12
+    return model.state_dict()
+
+
+def memorized(step_fn, compiled, monkeypatch):
+    """Try a compiled step with a model whose gradients are rounding errors."""
+    monkeypatch.setattr(torch, "compile", lambda function, **_: compiled)
+    trained = memorized_weights(step_fn)
+    model, optimizer, x, y = one_batch()
+    model.load_state_dict(trained)
     step = TrainStep(model, optimizer, step_fn, tier="compiled")
     for _ in range(6):
         step(x, y)

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from flodl.core import HFError
@@ -11,6 +12,17 @@ from flodl.hf.files import tensors_file
 from flodl.hf.files.convert import convert
 
 from .test_load import CONFIG
+
+
+def test_an_export_is_compared_with_the_model_itself(tmp_path):
+    model = AutoModel.from_config(CONFIG)
+    model.export(tmp_path / "out")
+    report = verify_export(tmp_path / "out", source=model, use_transformers=False)
+    assert any(re.match(r"source: \d+ tensors equal those of the model, ", line) for line in report.checks)
+    with torch.no_grad():
+        next(model.graph.parameters()).add_(1)
+    with pytest.raises(HFError, match=r"differs from .* of the source\. The model was trained"):
+        verify_export(tmp_path / "out", source=model, use_transformers=False)
 
 
 @pytest.fixture

@@ -44,6 +44,15 @@ def test_a_set_of_labels_raises_because_it_has_no_order(tmp_path):
         create_tiny(tmp_path / "tiny", TEXTS, head="seqcls", labels={"negative", "positive"})
 
 
+def test_the_labels_of_a_dataset_raise_with_the_function_that_makes_names_of_them(tmp_path):
+    expected = (
+        r"labels has 5000 names, of which 2 are distinct: 'bad' occurs twice\. .*=label_names\(labels\)\."
+    )
+    with pytest.raises(HFError, match=expected) as caught:
+        create_tiny(tmp_path / "tiny", TEXTS, head="seqcls", labels=["good", *["bad"] * 4999])
+    assert len(str(caught.value)) < 200
+
+
 def test_labels_that_differ_only_in_spaces_raise():
     with pytest.raises(HFError, match="'good' and 'good ' differ only in spaces"):
         label_names(["good", "bad", "good "])

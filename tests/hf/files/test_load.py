@@ -247,7 +247,7 @@ def test_a_pointer_of_git_lfs_is_recognized(folder):
         ({"dtype": "int8"}, r"dtype='int8'; expected"),
         ({"device": "gpu"}, r"device='gpu' is not a device"),
         ({"num_labels": 0}, r"num_labels is 0"),
-        ({"labels": ["a", "a"]}, r"the same name twice"),
+        ({"labels": ["a", "a"]}, r"'a' occurs twice"),
         ({"labels": ["a"], "num_labels": 2}, r"num_labels is 2, but labels has 1"),
         ({"seed": -1}, r"seed=-1"),
         ({"revision": "main"}, r"revision='main' has no meaning for the folder"),

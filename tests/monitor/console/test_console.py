@@ -51,6 +51,13 @@ def test_the_first_estimate_after_a_resume_covers_only_the_remaining_epochs():
     assert "ETA 3m 20s" in output(epoch(79, loss=1.0), total_epochs=100, durations=old)
 
 
+def test_the_first_estimate_of_a_run_that_replaces_another_does_not_use_its_epochs():
+    old = dict.fromkeys(range(3), 1000.0)
+    assert "ETA 4s" in output(epoch(0, loss=1.0), total_epochs=3, durations=old)
+    steps = [progress(0, step, time_s=float(step)) for step in range(1, 101)]
+    assert output(*steps, every_s=30.0, durations=old).splitlines()[0].endswith("ETA 4m 29s")
+
+
 def test_the_estimate_of_the_event_is_used():
     event = Event("epoch", {"epoch": 0, "metrics": {}, "duration_s": 2.0, "eta_s": 99.0})
     assert output(event) == "  epoch 1/3  [2s  ETA 1m 39s]\n"
@@ -121,6 +128,17 @@ def test_alerts_and_tiers_are_one_line_each():
         Event("tier", {"tier": "captured", "reason": "equal to eager"}),
     )
     assert text == "  error (rank 2): at 'head': loss is nan\n  tier captured: equal to eager\n"
+
+
+def test_a_note_has_a_label_of_its_own_and_a_warning_that_the_log_has_printed_is_not_repeated():
+    text = output(
+        Event("note", {"message": "it counts as 6 samples", "about": "samples", "level": "info"}),
+        Event(
+            "note", {"message": "the loss combines [n, 1] and [n]", "about": "broadcast", "level": "warning"}
+        ),
+        Event("note", {"message": "hello"}),
+    )
+    assert text == "  samples: it counts as 6 samples\n  note: hello\n"
 
 
 def test_the_reason_of_a_tier_is_printed_once():

@@ -37,6 +37,18 @@ def test_the_default_duration_is_the_time_since_the_last_epoch_without_setup(mon
     assert 50.0 <= second < 60.0
 
 
+def test_the_eta_of_a_run_that_replaces_another_is_that_of_its_own_epochs(tmp_path):
+    def log_epochs(durations):
+        with Monitor(4, tmp_path, console=False, resources=False, step_rate=None) as monitor:
+            for epoch, duration in enumerate(durations):
+                monitor.log(epoch, {"loss": 1.0}, duration=duration)
+            return [record["eta"] for record in monitor.history]
+
+    log_epochs([100.0] * 4)
+    assert log_epochs([1.0, 1.0]) == [3.0, 2.0]
+    assert snapshot(tmp_path)["history"][-1]["eta"] == 2.0
+
+
 def test_the_eta_is_accurate_right_after_a_resume(tmp_path):
     with Monitor(10, tmp_path, console=False, resources=False, step_rate=None) as monitor:
         for epoch in range(4):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch._dynamo.eval_frame
 from torch import nn
 
 from flodl import FlowBuilder, TrainStep
@@ -48,3 +49,37 @@ def test_a_training_step_reports_its_tier_with_the_reason_once(monitor, recorded
     assert {tier["tier"] for tier in tiers} == {"eager"}
     assert all(tier["reason"] for tier in tiers)
     assert len(tiers) <= 2
+
+
+def test_what_a_training_step_notes_about_its_batches_is_not_about_its_tier(monitor, recorded):
+    model = nn.Linear(2, 1)
+    step = TrainStep(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        lambda model, x, y: model(x).mean() + y.mean(),
+        tier="eager",
+    )
+    monitor.watch(step)
+    step(torch.ones(4, 2), torch.ones(3))
+    monitor.log(0, {"loss": 1.0})
+    (note,) = recorded("note")
+    assert (note["about"], note["level"], note["step"]) == ("samples", "info", 0)
+    assert note["message"].startswith("the first tensor of a batch has 4 rows and others have 3")
+    assert not any("rows" in tier["reason"] for tier in recorded("tier"))
+
+
+def test_a_note_that_was_logged_as_a_warning_says_so(monitor, recorded, capsys, monkeypatch):
+    # Broadcasts are not searched for in a process that has compiled something, as other tests do.
+    monkeypatch.setattr(torch._dynamo.eval_frame, "cached_backends", {})
+    model = nn.Linear(2, 1)
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), broadcast, tier="eager")
+    monitor.watch(step)
+    step(torch.ones(4, 2), torch.ones(4))
+    monitor.log(0, {"loss": 1.0})
+    (note,) = recorded("note")
+    assert (note["about"], note["level"]) == ("broadcast", "warning")
+    assert capsys.readouterr().err.count(note["message"]) == 1
+
+
+def broadcast(model, x, y):
+    return (model(x) - y).square().mean()

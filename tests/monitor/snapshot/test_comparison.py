@@ -223,6 +223,17 @@ def test_a_setting_that_the_step_function_reads_has_changed_even_if_the_optimize
     assert found["ignored"] == {}
 
 
+def test_an_ignored_setting_that_is_no_option_of_the_program_is_listed(tmp_path):
+    settings = {"optimizer_settings.lr": 1e-2}
+    one = {**settings, "ignored_optimizer_settings.lr": [1e-3]}
+    found = summary(write_starts(tmp_path / "a", (settings, [0]), (one, [1])))
+    assert found["changed"] == {}
+    assert found["ignored"] == {"optimizer_settings.lr": [{"epoch": 1, "value": 1e-3}]}
+    groups = {**settings, "ignored_optimizer_settings.lr": [1e-3, 1e-4]}
+    found = summary(write_starts(tmp_path / "b", (settings, [0]), (groups, [1])))
+    assert found["ignored"] == {"optimizer_settings.lr": [{"epoch": 1, "value": [1e-3, 1e-4]}]}
+
+
 def test_only_the_value_that_was_ignored_is_replaced(tmp_path):
     ignored = {"ignored_optimizer_settings.lr": [1e-3], "ignored_optimizer_settings.betas": [[0.8, 0.9]]}
     starts = (

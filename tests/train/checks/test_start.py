@@ -40,6 +40,80 @@ def test_a_run_warns_about_a_learning_rate_of_zero(make, data, capsys):
     )
 
 
+def warm_up(optimizer):
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 4))
+
+
+def cycle(optimizer):
+    return torch.optim.lr_scheduler.CyclicLR(optimizer, 0.0, 0.1, step_size_up=4, cycle_momentum=False)
+
+
+class Stepping:
+    def __init__(self, scheduler):
+        self.scheduler = scheduler
+
+    def on_step_end(self):
+        self.scheduler.step()
+
+    def state_dict(self):
+        return self.scheduler.state_dict()
+
+    def load_state_dict(self, state):
+        self.scheduler.load_state_dict(state)
+
+
+@pytest.mark.parametrize("scheduled", [warm_up, cycle])
+@pytest.mark.parametrize("is_function", [False, True])
+def test_a_warm_up_from_zero_of_a_torch_scheduler_is_not_reported(
+    make, data, capsys, tmp_path, scheduled, is_function
+):
+    def trained(epochs, folder):
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = scheduled(optimizer)
+        assert optimizer.param_groups[0]["lr"] == 0
+        before = model.weight.clone()
+
+        def on_step_end():
+            scheduler.step()
+
+        hook = on_step_end if is_function else Stepping(scheduler)
+        settings = {} if is_function else {"checkpoint_dir": folder}
+        make(model, optimizer=optimizer, hooks=[hook], **settings).fit(data, epochs=epochs, batch_size=4)
+        assert not torch.equal(model.weight, before)
+
+    for epochs in (1, 2):
+        trained(epochs, tmp_path)
+        assert "learning rate" not in capsys.readouterr().err
+
+
+def test_a_rate_of_zero_that_a_hook_or_the_step_function_sets_is_not_reported(make, data, capsys):
+    class Ramp:
+        def on_step_end(self, trainer, step):
+            self.set_rate(trainer.optimizer, step / 100)
+
+        def set_rate(self, optimizer, rate):
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+
+    def on_step_end(trainer, step):
+        trainer.optimizer.param_groups[0]["lr"] = step / 100
+
+    for hook in (Ramp(), on_step_end):
+        make(optimizer=lambda groups: torch.optim.SGD(groups, lr=0), hooks=[hook]).fit(
+            data, epochs=2, batch_size=8
+        )
+    assert capsys.readouterr().err == ""
+
+
+def test_a_scheduler_of_an_optimizer_with_a_rate_of_zero_changes_nothing(make, data, capsys):
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0)
+    hook = Stepping(warm_up(optimizer))
+    make(model, optimizer=optimizer, hooks=[hook]).fit(data, epochs=2, batch_size=8)
+    assert "every learning rate of the optimizer is 0" in capsys.readouterr().err
+
+
 def test_choosing_weights_by_an_evaluation_on_the_training_data_is_reported(make, capsys, tmp_path):
     data = torch.ones(8, 3), torch.ones(8, 1)
     other = data[0].clone(), data[1]

@@ -111,7 +111,7 @@ def adversaries(make, *, monitor):
     return first, second
 
 
-@pytest.mark.parametrize("monitor", [None, False])
+@pytest.mark.parametrize("monitor", [pytest.param(None, marks=pytest.mark.slow), False])
 def test_models_that_two_trainers_train_in_turn_are_not_reported(make, data, capfd, monitor):
     trainers = adversaries(make, monitor=monitor)
     for epochs in (1, 2, 3):

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from flodl import Loader
 from flodl.core.pooled_metrics import Pooling, pooling_of
 
 
@@ -173,3 +174,20 @@ def test_a_float_that_is_a_count_by_its_name_and_its_sum_causes_a_note(
     out, err = capsys.readouterr()
     assert out.count(f"'{name}' of the step function is a count over the batch") == is_reported
     assert err == ""
+
+
+@pytest.mark.parametrize(("name", "is_reported"), [("acc", True), ("correct", True), ("length", False)])
+def test_a_count_in_a_batch_that_cannot_be_split_is_reported_by_its_name(make, capfd, name, is_reported):
+    items = [(torch.randn(3), torch.randn(2)) for _ in range(20)]
+
+    def collate(rows):
+        flat = torch.arange(2 * len(rows) + 1)  # like the indices of an embedding bag
+        return flat, torch.stack([x for x, _ in rows]), torch.stack([y for _, y in rows])
+
+    def step_fn(model, flat, x, y):
+        error = model(x) - y
+        return error.square().mean(), {name: (error.abs() < 100).sum()}
+
+    make(step_fn=step_fn, monitor=None).fit(Loader(items, 5, collate=collate), epochs=1)
+    printed = capfd.readouterr()
+    assert (f"'{name}', a count over the batch" in printed.out + printed.err) == is_reported

@@ -7,6 +7,8 @@ from flodl import Loader
 from flodl.train.evaluation.broadcasts import broadcast_metrics
 
 PREDICTIONS, TARGETS = torch.arange(6.0), torch.arange(6.0) + 0.5
+# As many rows of pixels as samples.
+MASKS = torch.rand(6, 6, 5, generator=torch.Generator().manual_seed(0))
 
 
 class SquaredError:
@@ -18,6 +20,13 @@ class SquaredError:
 
     def compute(self):
         return self.total
+
+
+class Agreement(SquaredError):
+    """Of numbers of any dtype."""
+
+    def update(self, predictions, targets):
+        self.total += (predictions == targets).float().mean() + (predictions * targets).float().mean()
 
 
 class OfOneColumn(SquaredError):
@@ -39,10 +48,16 @@ def warnings_of(metric, predictions, targets):
     [
         (PREDICTIONS[:, None], TARGETS, "predictions [6, 1] and targets [6], "),
         (PREDICTIONS, TARGETS[:, None], "predictions [6] and targets [6, 1], "),
+        (PREDICTIONS[:, None], TARGETS.long(), "predictions [6, 1] and targets [6], "),
+        (PREDICTIONS, TARGETS[:, None].long(), "predictions [6] and targets [6, 1], "),
+        (PREDICTIONS[:, None].long(), TARGETS.long(), "predictions [6, 1] and targets [6], "),
+        (PREDICTIONS[:, None], TARGETS > 3, "predictions [6, 1] and targets [6], "),
+        (MASKS[:, None], MASKS.round(), "predictions [6, 1, 6, 5] and targets [6, 6, 5], "),
+        (MASKS[:, 0, :1], MASKS[:, 0, 0], "predictions [6, 1] and targets [6], "),
     ],
 )
 def test_a_metric_that_broadcasts_is_reported_with_the_shapes(predictions, targets, told):
-    (warning,) = warnings_of(SquaredError(), predictions, targets)
+    (warning,) = warnings_of(Agreement(), predictions, targets)
     assert told in warning
     assert "outputs=lambda model, x, y: (" in warning
     assert ".squeeze(1)" in warning
@@ -51,6 +66,7 @@ def test_a_metric_that_broadcasts_is_reported_with_the_shapes(predictions, targe
 @pytest.mark.parametrize("metric", [OfOneColumn(), Flat()])
 def test_a_metric_that_handles_the_dimension_is_not_reported(metric):
     assert not warnings_of(metric, PREDICTIONS[:, None], TARGETS)
+    assert not warnings_of(metric, MASKS[:, None], MASKS.round())
 
 
 @pytest.mark.parametrize(
@@ -58,11 +74,11 @@ def test_a_metric_that_handles_the_dimension_is_not_reported(metric):
     [
         (PREDICTIONS, TARGETS),
         (PREDICTIONS[:, None], TARGETS[:, None]),
-        (PREDICTIONS[:, None], TARGETS.long()),
+        (PREDICTIONS[:, None, None], TARGETS),
         (torch.zeros(6, 3), TARGETS[:3]),
     ],
 )
-def test_other_shapes_and_class_indices_are_not_reported(predictions, targets):
+def test_other_shapes_are_not_reported(predictions, targets):
     assert not warnings_of(SquaredError(), predictions, targets)
 
 

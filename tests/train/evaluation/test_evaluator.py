@@ -397,12 +397,19 @@ def test_batches_whose_tensors_differ_in_length_are_reported_once(make, capsys):
     trainer = make(step_fn=target_mean)
     for _ in range(2):
         trainer.evaluate(Loader(batches, batch_size=None))
-    reported = capsys.readouterr().err
+    reported = capsys.readouterr().out
     assert (
         reported.count("the first tensor of a batch has 9 rows and others have 2; it counts as 9 samples")
         == 1
     )
     assert reported.count("rows") == 1
+
+
+def test_the_samples_of_a_single_batch_are_not_noted(make, capsys):
+    trainer = make(step_fn=target_mean)
+    trainer.evaluate([by_time(SEQUENCES[:2])], batch_size=None)
+    printed = capsys.readouterr()
+    assert "rows" not in printed.out + printed.err
 
 
 @pytest.mark.parametrize("asks", [False, True])

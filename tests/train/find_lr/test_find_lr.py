@@ -118,6 +118,17 @@ def test_groups_keep_the_ratios_of_their_rates(data):
     assert [float(group["lr"]) for group in optimizer.param_groups] == [0.0, 0.0]
 
 
+def test_a_search_before_a_warm_up_from_zero_keeps_the_ratios_of_the_rates_of_the_groups(data):
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
+    groups = [{"params": model[0].parameters(), "lr": 0.01}, {"params": model[1].parameters(), "lr": 0.1}]
+    optimizer = torch.optim.SGD(groups)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda at: at / 10)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.0, 0.0]
+    copied = trial_copy(TrainStep(model, optimizer, compute_loss), schedule=lambda at: 0.5)
+    copied(*data)
+    assert copied.schedule.ratios == pytest.approx((0.1, 1.0))
+
+
 def test_a_loss_that_is_not_finite_ends_the_search(data):
     optimizer = lambda groups: torch.optim.SGD(groups, lr=0.1)  # noqa: E731
     model = nn.Linear(8, 4)

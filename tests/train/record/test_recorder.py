@@ -238,6 +238,17 @@ def stepping(gamma):
     return {"model": model, "optimizer": lambda model: optimizer, "hooks": [on_epoch_end]}
 
 
+def warming_up(lr):
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 4))
+
+    def on_step_end():
+        scheduler.step()
+
+    return {"model": model, "optimizer": lambda model: optimizer, "hooks": [on_step_end]}
+
+
 def grouped(first, second):
     def optimizer(model):
         groups = [
@@ -251,6 +262,7 @@ def grouped(first, second):
 
 PAIRS = {
     "the scheduler in a hook": (stepping(0.5), stepping(0.9), "hooks"),
+    "the rate of a warm-up from 0": (warming_up(0.1), warming_up(0.01), "optimizer_settings"),
     "a module in evaluation mode": ({"model": in_evaluation()}, {"model": in_evaluation("1")}, "model"),
     "another module in evaluation mode": (
         {"model": in_evaluation("0")},

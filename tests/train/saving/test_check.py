@@ -12,11 +12,18 @@ def adam(groups):
     return torch.optim.AdamW(groups, lr=0.01)
 
 
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    """Return a folder for the one run whose parts the tests forge."""
+    return tmp_path_factory.mktemp("saved") / "run"
+
+
 @pytest.fixture
-def saved(make, data, tmp_path):
+def saved(make, data, run_dir, tmp_path):
     """Return the parts of a run, and a function that saves them again and returns the bundle."""
-    make(optimizer=adam, checkpoint_dir=tmp_path / "run").fit(data, epochs=1, batch_size=8)
-    bundle = latest_bundle(tmp_path / "run" / "bundles").bundle
+    if not run_dir.exists():
+        make(optimizer=adam, checkpoint_dir=run_dir).fit(data, epochs=1, batch_size=8)
+    bundle = latest_bundle(run_dir / "bundles").bundle
     return read_bundle(bundle), lambda parts: save_bundle(tmp_path / "forged", bundle.step, parts)
 
 

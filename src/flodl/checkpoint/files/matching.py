@@ -62,7 +62,7 @@ def match_names(
     _check_allowed(lacking, allow_missing, spare, f"{where} lacks", "allow_missing", found_under)
     extra = f"{where} has names that the model lacks:"
     _check_allowed(spare, allow_unexpected, lacking, extra, "allow_unexpected")
-    _check_targets(sources, stored, wanted, where)
+    _check_targets(sources, stored, wanted, where, is_file=True)
     return Match(sources, tuple(skipped), tuple(missing))
 
 
@@ -191,7 +191,12 @@ def _prefix_hint(prefix: str, stored: Mapping[str, object]) -> str:
 
 
 def _check_targets(
-    sources: Mapping[str, str], stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor], where: str
+    sources: Mapping[str, str],
+    stored: Mapping[str, Tensor],
+    wanted: Mapping[str, Tensor],
+    where: str,
+    *,
+    is_file: bool = False,
 ) -> None:
     for name, source in sources.items():
         _check_writable(name, wanted[name])
@@ -208,7 +213,8 @@ def _check_targets(
         more = f" {counted(others, 'more name')} {'differs' if others == 1 else 'differ'}." if others else ""
         raise CheckpointError(
             f"{where} has shape {tuple(stored[sources[name]].shape)}, the model {tuple(wanted[name].shape)}."
-            f"{more} Nothing was loaded. Build the model with the sizes it was saved with.",
+            f"{more} Nothing was loaded. Build the model with the sizes it was saved with."
+            f"{_without(wrong, where) if is_file and len(wrong) < len(sources) else ''}",
             path=name,
         )
     for name, source in sources.items():
@@ -219,6 +225,22 @@ def _check_targets(
                 "Nothing was loaded. Convert the model's tensor, or leave this name out.",
                 path=name,
             )
+
+
+def _without(names: Sequence[str], where: str) -> str:
+    """Return how to load a file without the names whose shapes differ.
+
+    >>> _without(["head.weight", "head.bias"], "'a.fdl'").rpartition(", ")[2]
+    "and load 'new.fdl' with allow_missing=['head.*']."
+    """
+    parts = {name.rpartition(".")[0] for name in names}
+    patterns = [f"{part}.*" for part in parts] if len(parts) == 1 and "" not in parts else [*names]
+    source = where if where.startswith("'") else "source"
+    return (
+        " To load the rest, as for fine-tuning with a different head, write a file without them: "
+        f"migrate_checkpoint({source}, 'new.fdl', model.state_dict(), by_shape=False), and load 'new.fdl' "
+        f"with allow_missing={patterns}."
+    )
 
 
 def _check_writable(name: str, tensor: object) -> None:

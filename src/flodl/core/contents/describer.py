@@ -14,6 +14,7 @@ from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
+from ..clock import READING, is_reading
 from ..function_text import code_hash, function_label
 from ..plain import hide_secret, plain
 from .imports import describe_imports
@@ -48,6 +49,8 @@ from .reads import Read, reads_of
 from .schedulers import is_scheduler, scheduler_settings
 
 MAX_PARTS = 2000
+# For the items of long sequences: all of them together, and the minimum for each sequence.
+_MAX_ITEM_PARTS, _LEAST_ITEM_PARTS = 40_000, 500
 _MAX_DEPTH = 8
 _MAX_ITEMS = 32
 _MAX_SAMPLED = 1000
@@ -74,7 +77,9 @@ class Contents:
     ) -> None:
         self._known = known or {}
         self._label = label
-        self._num_left = max_parts
+        self._num_left = self._max_parts = max_parts
+        self._num_left_for_items = _MAX_ITEM_PARTS
+        self._is_in_items = False
         # The objects and functions that are being described: a cycle ends there.
         self._open: set[int] = set()
 
@@ -101,6 +106,8 @@ class Contents:
             return short_text(str.__str__(value))
         if isinstance(value, Enum):
             return self._member(value)
+        if is_reading(value):
+            return READING
         if isinstance(value, bool | int | float | type(None) | bytes | bytearray | complex):
             return plain(value)
         if isinstance(value, PurePath | Decimal | Fraction):
@@ -129,7 +136,21 @@ class Contents:
             return f"{len(items)} items #{known}"
         count, num_shown = len(items), min(len(items), _MAX_SAMPLED)
         chosen = [items[(count - 1) * number // max(1, num_shown - 1)] for number in range(num_shown)]
-        return f"{count} items #{text_hash(repr([self.of(item) for item in chosen]))}"
+        return f"{count} items #{text_hash(repr(self._items(chosen)))}"
+
+    def _items(self, items: list[Any]) -> list[Any]:
+        """Describe the items of a long sequence, leaving enough of the limit for what follows it."""
+        if self._is_in_items:
+            return [self.of(item) for item in items]
+        before = self._num_left
+        share = max(self._num_left_for_items // 4, _LEAST_ITEM_PARTS)
+        share = self._num_left = min(share, 5 * self._max_parts)
+        self._is_in_items = True
+        try:
+            return [self.of(item) for item in items]
+        finally:
+            self._num_left_for_items -= share - max(self._num_left, 0)
+            self._num_left, self._is_in_items = before, False
 
     def _member(self, value: Enum) -> str:
         """Describe a member of an enum by its name; of an enum of the user also by its value."""

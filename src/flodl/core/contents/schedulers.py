@@ -1,4 +1,4 @@
-"""The settings of an LR scheduler of torch, without its progress."""
+"""The settings of a torch LR scheduler, without its progress."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PRIVATE = ("_schedulers", "_milestones", "_schedule_phases", "_anneal_func_type
 
 
 def is_scheduler(value: Any) -> bool:
-    """Return whether a value is an LR scheduler of torch; one of flodl is a plain object."""
+    """Return whether a value is a torch LR scheduler; one of flodl is a plain object."""
     module = sys.modules.get("torch.optim.lr_scheduler")
     return module is not None and isinstance(value, module.LRScheduler)
 

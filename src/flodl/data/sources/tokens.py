@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -205,8 +206,15 @@ def _open_shard(shard: Shard, dtype: np.dtype[Any], header_bytes: int) -> np.nda
 
 
 def _map_file(path: Path, dtype: np.dtype[Any], header_bytes: int) -> np.ndarray[Any, Any]:
+    if path.is_dir():
+        raise DataFileError(
+            f"{path} is a folder. Pass the files in it: sorted(Path({str(path)!r}).iterdir())."
+        )
     if not path.is_file():
-        raise DataFileError(f"there is no token file {path}. Pass the path of a file of {dtype} integers.")
+        pattern = " A pattern is not expanded: pass sorted(glob.glob(…))." if "*" in path.name else ""
+        raise DataFileError(
+            f"there is no token file {path}. Pass the path of a file of {dtype} integers.{pattern}"
+        )
     if path.suffix == ".npy":
         try:
             array: np.ndarray[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -214,7 +222,18 @@ def _map_file(path: Path, dtype: np.dtype[Any], header_bytes: int) -> np.ndarray
             raise DataFileError(f"{path} is not a readable .npy file: {error}.") from None
         return array
     body = path.stat().st_size - header_bytes
-    if body <= 0 or body % dtype.itemsize:
+    if body <= 0:
+        after = f" after {header_bytes} bytes of header" if header_bytes else ""
+        raise DataFileError(
+            f"{path} contains no tokens{after}: it has {path.stat().st_size} bytes. Write it again, or leave "
+            "it out."
+        )
+    if dtype.itemsize > 1 and _is_text(path, header_bytes):
+        raise DataFileError(
+            f"{path} is text, not {dtype} integers. Tokenize it first, or pass dtype='uint8' to train on "
+            "its bytes."
+        )
+    if body % dtype.itemsize:
         raise DataFileError(
             f"{path} has {path.stat().st_size} bytes, of which {header_bytes} are header: the rest is not a "
             f"multiple of the size of {dtype}. Check dtype= and header_bytes=, and that the file is complete."
@@ -222,6 +241,18 @@ def _map_file(path: Path, dtype: np.dtype[Any], header_bytes: int) -> np.ndarray
     tokens = np.memmap(path, dtype=dtype, mode="r", offset=header_bytes)
     _check_width(tokens, path)
     return tokens
+
+
+def _is_text(path: Path, header_bytes: int) -> bool:
+    """Return whether a file begins with text: integers would have other bytes, too."""
+    with open(path, "rb") as file:
+        file.seek(header_bytes)
+        first = file.read(_NUM_CHECKED)
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(first)  # it may end within a character
+    except UnicodeDecodeError:
+        return False
+    return len(first) >= _FEWEST_CHECKED and all(one.isprintable() or one in "\t\n\r\f" for one in text)
 
 
 def _check_width(tokens: np.ndarray[Any, Any], path: Path) -> None:

@@ -19,6 +19,8 @@ class SupervisorSettings:
 
     # From the start of a process until it has created its worker and joins.
     start_s: float = 600.0
+    # After this time, a warning says that the rank has not started.
+    slow_start_s: float = 60.0
     # For a save, including an evaluation in it; the deadlines of the coordinator stand still meanwhile.
     save_s: float = 3600.0
     # For the optimizer state of a donor; a rank that joins starts without it afterwards.
@@ -37,7 +39,17 @@ class SupervisorSettings:
     digests: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("start_s", "save_s", "donate_s", "fetch_s", "end_s", "beat_s", "silence_s", "stuck_s"):
+        for name in (
+            "start_s",
+            "slow_start_s",
+            "save_s",
+            "donate_s",
+            "fetch_s",
+            "end_s",
+            "beat_s",
+            "silence_s",
+            "stuck_s",
+        ):
             if not getattr(self, name) > 0.0:
                 raise DistributedError(f"expected a number above 0, got {getattr(self, name)!r}.", path=name)
         if not is_integer(self.restarts, at_least=0):

@@ -95,6 +95,8 @@ class Supervisor:
         )
         self._requests: deque[Callable[[], None]] = deque()
         self._num_ranks = self._num_restarts = 0
+        # Ranks whose slow start was reported.
+        self._slow = set[int]()
         self._lock = threading.Lock()
 
     def add_rank(self, spec: RankSpec | None = None) -> int:
@@ -207,6 +209,12 @@ class Supervisor:
         for member in run.roster.starting:
             if now_s > member.started_s + limits.start_s:
                 self._end(member, f"it did not start within {limits.start_s:g} s")
+            elif now_s > member.started_s + limits.slow_start_s and member.rank not in self._slow:
+                self._slow.add(member.rank)
+                run.warn(
+                    f"rank {member.rank} (process {member.process.pid}) has not started after "
+                    f"{limits.slow_start_s:g} s. It will be ended after {limits.start_s:g} s."
+                )
         if run.saving is not None and now_s > run.saving.deadline_s:
             writer = run.roster.get(run.saving.writer)
             if writer is not None:

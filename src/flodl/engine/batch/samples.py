@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from .tree import leaves_of, map_tensors
 
@@ -14,11 +15,14 @@ from .tree import leaves_of, map_tensors
 def num_samples(batch: tuple[Any, ...]) -> int:
     """Return the leading length of the first tensor or array; 1 if there is none.
 
+    A `PackedSequence` has as many samples as sequences.
+
     >>> import torch
-    >>> num_samples((torch.zeros(32, 3), torch.zeros(32)))
-    32
+    >>> packed = torch.nn.utils.rnn.pack_sequence([torch.zeros(7, 3), torch.zeros(4, 3)])
+    >>> num_samples((torch.zeros(32, 3), torch.zeros(32))), num_samples((packed, torch.zeros(2)))
+    (32, 2)
     """
-    leaves = batch if batch and type(batch[0]) is Tensor else leaves_of(batch)
+    leaves = batch if batch and type(batch[0]) is Tensor else _parts_of(batch)
     return next(_lengths(leaves), 1)
 
 
@@ -29,7 +33,7 @@ def leading_lengths(batch: tuple[Any, ...]) -> list[int]:
     >>> leading_lengths((torch.zeros(4, 3), torch.zeros(4), torch.zeros(9)))
     [4, 9]
     """
-    leaves = batch if all(type(leaf) is Tensor for leaf in batch) else leaves_of(batch)
+    leaves = batch if all(type(leaf) is Tensor for leaf in batch) else _parts_of(batch)
     return list(dict.fromkeys(_lengths(leaves)))
 
 
@@ -41,7 +45,7 @@ def other_rows(batch: tuple[Any, ...]) -> tuple[int, int] | None:
     >>> other_rows((edges, x, y)), other_rows((edges, y)), other_rows((x, y))
     ((2, 4), None, None)
     """
-    lengths = list(_lengths(leaves_of(batch)))
+    lengths = list(_lengths(_parts_of(batch)))
     is_shared = len(lengths) > 2 and len(set(lengths[1:])) == 1 and lengths[1] != lengths[0]
     return (lengths[0], lengths[1]) if is_shared else None
 
@@ -57,24 +61,35 @@ def shapes_in(batch: tuple[Any, ...]) -> list[tuple[int, ...]]:
     return [tuple(leaf.shape) for leaf in found if leaf.ndim > 0]
 
 
+def _parts_of(batch: tuple[Any, ...]) -> Iterator[Any]:
+    """Yield what has samples: the leaves, and each packed sequence as a whole."""
+    return leaves_of(batch, is_leaf=_is_packed_sequence)
+
+
+def _is_packed_sequence(part: Any) -> bool:
+    return isinstance(part, PackedSequence)
+
+
 def _lengths(leaves: Iterable[Any]) -> Iterator[int]:
     for leaf in leaves:
         if isinstance(leaf, Tensor) and leaf.ndim > 0:
             yield int(leaf.size(0))
         elif isinstance(leaf, np.ndarray) and leaf.ndim > 0:
             yield int(leaf.shape[0])
+        elif isinstance(leaf, PackedSequence):
+            yield int(leaf.batch_sizes[0])  # which is always on the host
 
 
 def ambiguous_samples(lengths: Sequence[int]) -> str:
     """Return a warning about a batch whose tensors have different lengths.
 
     >>> print(ambiguous_samples([7, 4]))
-    the first tensor of a batch has 7 rows and others have 4; it counts as 7 samples, unless you pass a number
+    the first tensor of a batch has 7 rows and others have 4; it counts as 7 samples...
     """
     others = ", ".join(map(str, lengths[1:]))
     return (
-        f"the first tensor of a batch has {lengths[0]} rows and others have {others}; "
-        f"it counts as {lengths[0]} samples, unless you pass a number"
+        f"the first tensor of a batch has {lengths[0]} rows and others have {others}; it counts as "
+        f"{lengths[0]} samples. If this is wrong, put a tensor with one row for each sample first"
     )
 
 
@@ -141,8 +156,8 @@ def varying_samples(before: tuple[int, int], now: tuple[int, int]) -> str:
             "these are time steps, batches are weighted by their length"
         )
     return (
-        f"{told}: pass the number of samples, step.call((x, y), samples={rows}), or put a tensor with one "
-        "row for each sample first"
+        f"{told}: put a tensor with one row for each sample first, or, in a loop with a TrainStep, pass the "
+        f"number of samples: step.call((x, y), samples={rows})"
     )
 
 
@@ -153,6 +168,8 @@ def why_not_splittable(batch: tuple[Any, ...], samples: int) -> str | None:
     >>> why_not_splittable((torch.zeros(7, 4, 3), torch.zeros(4)), 4)
     'it has 4 samples, but it has tensors with 7 rows'
     """
+    if any(map(_is_packed_sequence, _parts_of(batch))):
+        return "its sequences are packed"
     lengths = leading_lengths(batch)
     if not lengths and samples > 1:
         return f"it has {samples} samples, but no tensor with rows"

@@ -94,7 +94,6 @@ def varying_rows(before: tuple[int, int], now: tuple[int, int]) -> str:
     return (
         f"a batch counts as {now[0]} samples, the rows of its first tensor, but a recurrent module or "
         f"attention without batch_first reads them as time steps of {now[1]} samples, and an earlier batch "
-        f"had {before[1]}: batches get the wrong weights. Pass the number of samples, "
-        f"step.call((x, y), samples={now[1]}), "
-        "or put the batch dimension first"
+        f"had {before[1]}: batches get the wrong weights. Put the batch dimension first, or, in a loop with "
+        f"a TrainStep, pass the number of samples: step.call((x, y), samples={now[1]})"
     )

@@ -23,19 +23,19 @@ def container_items(value: Any) -> dict[Any, Any] | None:
     return None
 
 
-def leaves_of(batch: Any) -> Iterator[Any]:
-    """Yield everything in a batch that is not a container, in order.
+def leaves_of(batch: Any, *, is_leaf: Callable[[Any], bool] | None = None) -> Iterator[Any]:
+    """Yield everything in a batch that is not a container, or for which `is_leaf` holds, in order.
 
     >>> from collections import UserDict
     >>> list(leaves_of((UserDict(ids=[1, 2]), "word")))
     [1, 2, 'word']
     """
-    for leaf in pytree.tree_leaves(batch):
+    for leaf in pytree.tree_leaves(batch, is_leaf=is_leaf):
         parts = container_items(leaf)
         if parts is None:
             yield leaf
         else:
-            yield from leaves_of(list(parts.values()))
+            yield from leaves_of(list(parts.values()), is_leaf=is_leaf)
 
 
 def map_tensors(change: Callable[[Any], Any], batch: Any) -> Any:

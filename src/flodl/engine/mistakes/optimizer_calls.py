@@ -12,6 +12,9 @@ from torch.optim import Optimizer
 from flodl.core import StepError
 from flodl.core.usage.tracebacks import hide_own_frames
 
+from ..other_steps import sharing_gradients
+from .step_function import signature_text
+
 # Gradients are remembered this many times: a call that was left over in a loop is made in the first updates.
 REMEMBERED_UPDATES = 16
 
@@ -98,8 +101,7 @@ class OptimizerCalls:
         if self._is_cleared() or (is_changed and self._are_zeros()):
             raise StepError(
                 f"the gradients of {self._earlier} were cleared, so they would be missing from the update. "
-                "Remove model.zero_grad() and anything else that clears gradients: a TrainStep does this "
-                "itself. To drop a window on purpose, call step.give_up_window()."
+                f"{self._who_clears()} To drop a window on purpose, call step.give_up_window()."
             )
 
         if is_changed:
@@ -193,6 +195,27 @@ class OptimizerCalls:
                 "step(x, y) does all of it. For your own update, call optimizer.zero_grad() and "
                 "backward() first."
             )
+
+    def _who_clears(self) -> str:
+        """Return the advice for what clears gradients: another step of the program, or the program itself."""
+        found = None if self.left is None else sharing_gradients(self, self.left.parameter)
+        if found is None:
+            what = "model.zero_grad() and anything else that clears gradients"
+            return f"Remove {what}: a TrainStep does this itself."
+        other, is_trained = found
+        if is_trained:
+            why = (
+                "has the same parameters in its optimizer, and clears their gradients when its own window "
+                "begins: call flush() on this step before you call that one."
+            )
+        else:
+            why = (
+                "has the same model, and clears the gradients of all of it when its own window begins: pass "
+                "each step only the part of the model that its optimizer trains, such as model.actor and "
+                "model.critic."
+            )
+        told = f"The TrainStep of {signature_text(other._body.step_fn)} {why}"
+        return f"{told} If the program also clears gradients itself, remove that."
 
     @property
     def _earlier(self) -> str:

@@ -29,17 +29,6 @@ class UsualSize:
     after_tail: bool = False
     # The signature of the last batch, if it had the usual number of samples.
     signature: Signature | None = None
-    # Whether the number of samples was given, or a message has said how it was guessed.
-    is_explicit: bool = False
-    # The time steps and samples of the first batch, if the steps count as samples; a warning if one varies.
-    time_steps: tuple[int, int] | None = None
-    # The same as long as nothing has confirmed that these are time steps.
-    possible_steps: tuple[int, int] | None = None
-    # The same if recurrent modules read the rows of all tensors as time steps.
-    time_first: tuple[int, int] | None = None
-    # The rows of the first tensor and of all others in the first batch, if they differ and are not steps.
-    other_rows: tuple[int, int] | None = None
-    varies: str = ""
     # How many ragged batches were dropped.
     num_dropped: int = 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from functools import partial
 from typing import Any, Literal
@@ -19,6 +20,8 @@ class FailedCall(tuple[None, ...]):
 
     __slots__ = ()
 
+
+_RESET = "Call reset_state() where a sequence ends, or keep the batch size."
 
 CarriedState = tuple[tuple[Any, ...], int | None]
 
@@ -111,8 +114,29 @@ class Memory(CarriedValues):
         if any(leaf.dim() > 0 and leaf.shape[0] == self.batch for leaf in tensors(value)):
             raise StateError(
                 f"the carried value {name!r} comes from a batch of {self.batch}, this call has {now}. "
-                "Call reset_state() where a sequence ends, or keep the batch size."
+                f"{_RESET}"
             )
+
+    def explain(self, error: Exception, names: list[str], stream: Any, path: str) -> StateError | None:
+        """Return a clearer error if torch complains about the shape of a carried value.
+
+        Its batch dimension is not the first, as in the hidden state of `nn.GRU`.
+        """
+        told = str(error).partition("\n")[0].rstrip(".")
+        if type(error) is not RuntimeError or self.batch is None or not isinstance(stream, Tensor):
+            return None
+        sizes = {*map(int, re.findall(r"\b\d+\b", told))}
+        now = stream.shape[0] if stream.dim() else self.batch
+        for name, value in zip(names, self.carried):
+            shapes = [[*leaf.shape] for leaf in tensors(value)]
+            if now != self.batch and {now, self.batch} <= sizes and any(self.batch in one for one in shapes):
+                why = f"comes from a batch of {self.batch}, this call has {now}"
+            elif shape := next((one for one in shapes if "hidden" in told and str(one) in told), None):
+                why = f"has shape {shape}, which is not that of this call"
+            else:
+                continue
+            return StateError(f"the carried value {name!r} {why} ({told}). {_RESET}", path=path)
+        return None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"carried": unshared(detached(self.carried)), "batch": self.batch, "num_tags": self._num_tags}

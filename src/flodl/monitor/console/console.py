@@ -117,6 +117,8 @@ class Console:
                 self._finish_epoch(event)
             case "tier":
                 self._tier(event.data)
+            case "note" if event.data.get("level") != "warning":  # the log has printed warnings
+                self._print(lines.note_line(event.data))
             case "save":
                 self._print(lines.save_line(event.data), Verbosity.VERBOSE)
             case "run_end":

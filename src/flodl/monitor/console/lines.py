@@ -139,6 +139,15 @@ def tier_line(tier: str, reason: str | None, gain: float | None = None) -> Line:
     return [(f"  tier {escape(tier)}{faster}{why}", "cyan")]
 
 
+def note_line(data: Mapping[str, Any]) -> Line:
+    """Return the line for a note from the training step, with what it is about.
+
+    >>> text_of(note_line({"message": "it counts as 60 samples", "about": "samples"}))
+    '  samples: it counts as 60 samples'
+    """
+    return [(f"  {escape(data.get('about') or 'note')}: {escape(data['message'])}", "cyan")]
+
+
 def save_line(data: Mapping[str, Any]) -> Line:
     """Return the line of a saved file.
 

@@ -47,6 +47,7 @@ _TYPES: dict[str, dict[str, type | tuple[type, ...]]] = {
     "run_end": {"status": str, "message": str, "duration_s": _NUMBER},
     "config": {"config": list, "total_epochs": int, "versions": dict},
     "ranks": {"ranks": list, "totals": dict, "slices": dict, "pace": dict, "syncs": list, "policy": str},
+    "note": {"message": str, "about": str, "step": _NUMBER, "level": str},
 }
 _NOTHING: frozenset[str] = frozenset()
 

@@ -4,6 +4,7 @@
 const KINDS = {
   alert: ["Alerts", "--series-7"],
   tier: ["Tiers", "--series-4"],
+  note: ["Notes", "--series-8"],
   save: ["Saves", "--series-2"],
   gc: ["GC pauses", "--series-6"],
   sync: ["Syncs", "--series-5"],
@@ -16,7 +17,7 @@ const LEVELS = { error: "--bad", warning: "--warn", info: "--accent" };
 
 // An alert has the color of its level, other events that of their kind.
 function colorOf(event) {
-  if (event.kind === "alert") return LEVELS[event.level] ?? LEVELS.warning;
+  if (event.kind === "alert" || event.level === "warning") return LEVELS[event.level] ?? LEVELS.warning;
   return KINDS[kindOf(event)]?.[1] ?? "--quiet";
 }
 
@@ -33,6 +34,8 @@ function describeEvent(event) {
       return [event.message ?? "", (event.path ? `${event.path}` : "") + of];
     case "tier":
       return [event.what ?? event.tier ?? "", (event.reason ?? "") + of];
+    case "note":
+      return [event.about ?? "note", (event.message ?? "") + of];
     case "save":
       return [event.path ?? "saved", [event.reason, took].filter(Boolean).join(" · ") + of];
     case "gc":

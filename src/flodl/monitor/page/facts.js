@@ -36,7 +36,8 @@ let renderedTiers = "";
 function showTiers(run) {
   const tiers = run.events.filter(({ kind }) => kind === "tier");
   byId("tiers").hidden = !tiers.length;
-  const newest = `${run.status.started_s} ${tiers[tiers.length - 1]?.id}`;
+  const decisions = run.events.filter(({ kind }) => kind === "tier" || kind === "note");
+  const newest = `${run.status.started_s} ${decisions[decisions.length - 1]?.id}`;
   if (!tiers.length || newest === renderedTiers) return;
   renderedTiers = newest;
   const now = [...tiers].reverse().find(({ what }) => what === undefined) ?? tiers[tiers.length - 1];
@@ -51,9 +52,11 @@ function showTiers(run) {
   if (now.step_s) add("Step", formatDuration(now.step_s));
   if (now.eager_step_s) add("Eager step", formatDuration(now.eager_step_s));
   byId("tiers-body").replaceChildren(numbers, element("p", "reason", now.reason ?? ""));
-  if (tiers.length < 2) return; // the table would only repeat the text above
+  if (decisions.length < 2) return; // the table would only repeat the text above
   const table = element("table");
-  const rows = tiers.map((tier) => row([[String(tier.step ?? ""), "number quiet"], [tier.what ?? tier.tier ?? ""], [tier.reason ?? "", "quiet"]]));
+  const rows = decisions.map(({ step, about, what, tier, message, reason }) =>
+    row([[String(step ?? ""), "number quiet"], [about ?? what ?? tier ?? ""], [message ?? reason ?? "", "quiet"]]),
+  );
   fillTable(table, [["Step", "number"], ["Decision"], ["Reason"]], rows);
   const scroll = element("div", "scroll");
   scroll.tabIndex = 0;

@@ -17,7 +17,8 @@ from .run_start import (
 )
 from .steps import StepSampler, detached
 from .views import ViewDispatcher
-from .watched import Watched
+from .watched import Watched, step_note
+from .watched_settings import WatchedSettings, earlier_settings
 
 __all__ = [
     "EpochTracker",
@@ -27,10 +28,12 @@ __all__ = [
     "StepSampler",
     "ViewDispatcher",
     "Watched",
+    "WatchedSettings",
     "complete_journal",
     "config_data",
     "default_name",
     "detached",
+    "earlier_settings",
     "end_status",
     "missing_epochs",
     "previous_epochs",
@@ -38,4 +41,5 @@ __all__ = [
     "run_folder",
     "run_start_data",
     "start_sources",
+    "step_note",
 ]

@@ -12,6 +12,7 @@ from flodl.core.errors import MonitorError, PictureError
 from flodl.core.files import write_atomic
 
 from ..events import Event
+from .watched_settings import is_optimizer, is_schedule
 
 PICTURE = "graph.svg"
 
@@ -25,17 +26,18 @@ class Watched:
         self._steps: list[_StepReports] = []
 
     def add(self, model: Any) -> Iterator[Event]:
-        """Watch a module or a `TrainStep`, and yield the events that describe it."""
+        """Watch an object, and yield the events that describe a module or a `TrainStep`."""
         if hasattr(model, "report") and not hasattr(model, "parameters"):
             self._steps.append(_StepReports(model))
             yield from self.new_decisions()
         elif hasattr(model, "parameters"):
             self._model = weakref.ref(model)
             yield from _describe(model, self._run_dir)
-        else:
+        elif not (is_optimizer(model) or is_schedule(model)):
             raise MonitorError(
                 f"cannot watch an object of type {type(model).__name__}. "
-                "Pass a Graph, another nn.Module or a TrainStep."
+                "Pass a Graph, another nn.Module, a TrainStep, an optimizer, a torch LR scheduler, or "
+                "what flodl.optim.apply returned."
             )
 
     def new_decisions(self) -> Iterator[Event]:
@@ -63,8 +65,11 @@ class _StepReports:
         """Yield the decisions since the last call, and the tier with its gain if the tier has changed."""
         report = self._step.report()
         for event in report.events[self._num_reported :]:
-            data = {"tier": report.tier, "what": event.kind, "reason": event.reason, "step": event.step}
-            yield Event("tier", data)
+            if event.is_about_tier:
+                data = {"tier": report.tier, "what": event.kind, "reason": event.reason, "step": event.step}
+                yield Event("tier", data)
+            else:
+                yield step_note(event)
         self._num_reported = len(report.events)
         current = (report.tier, report.reason)
         if current != self._last:
@@ -72,6 +77,13 @@ class _StepReports:
             measured = {"gain": report.gain, "eager_step_s": report.eager_step_s, "step_s": report.step_s}
             known = {name: value for name, value in measured.items() if value is not None}
             yield Event("tier", {"tier": report.tier, "reason": report.reason, "step": report.steps, **known})
+
+
+def step_note(event: Any) -> Event:
+    """Turn an event of a step that is not about its tier into a note; the log has printed warnings."""
+    level = "warning" if event.is_warning else "info"
+    data = {"message": event.reason, "about": event.kind, "step": event.step, "level": level}
+    return Event("note", data)
 
 
 def _describe(model: Any, run_dir: Path) -> Iterator[Event]:

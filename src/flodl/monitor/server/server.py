@@ -115,7 +115,8 @@ class Server:
     def after_fork_in_child(self) -> None:
         """Close the socket: this is a copy in a forked child, which would keep the port in use."""
         self._done.set()
-        os.close(self._socket.detach())
+        if self._socket.fileno() >= 0:  # not closed before the fork
+            os.close(self._socket.detach())
 
     def wait(self) -> None:
         """Wait until the server is closed."""

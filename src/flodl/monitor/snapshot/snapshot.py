@@ -18,7 +18,7 @@ from .used_settings import used_settings
 VERSION = 1
 MAX_POINTS = 2000
 _MAX_EVENTS = 500
-_LISTED = ("tier", "save", "alert", "run_start", "run_end")
+_LISTED = ("tier", "note", "save", "alert", "run_start", "run_end")
 _FREQUENT = ("gc", "sync")
 _MAX_PICTURE_BYTES = 1 << 26
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from flodl.core.ignored_settings import Ignored, is_same_setting, joined, read_changes
@@ -49,7 +49,7 @@ def _used(config: list[Setting], before: Mapping[str, Setting]) -> Used:
     saved = joined(*({name: [value]} for part, name, value in known if part in parts.get(name, ())))
     earlier_values = {path: item.get("value") for path, item in before.items()}
     known_ignored = Ignored(now=ignored, saved=saved, read=read_changes(dict(values), earlier_values))
-    used = Used([], {})
+    used, options = Used([], {}), set[str]()
     for item in config:
         path, value = str(item.get("path")), item.get("value")
         if path.partition(".")[0] in _IGNORED:
@@ -66,7 +66,40 @@ def _used(config: list[Setting], before: Mapping[str, Setting]) -> Used:
         used.config.append(earlier or applied)
         if not is_same_setting(used.config[-1].get("value"), value):
             used.ignored[path] = value
+            options.add(name)
+    used.ignored.update([*_without_option(config, ignored, used.ignored, options=options)])
     return used
+
+
+def _without_option(
+    config: list[Setting],
+    ignored: Mapping[str, list[Any]],
+    listed: Mapping[str, Any],
+    *,
+    options: set[str],
+) -> Iterator[tuple[str, Any]]:
+    """Yield the path and the value of what is ignored and is not an option of the program.
+
+    The program gives it to its optimizer or a hook only. `options` are the names that options stand for.
+    """
+    paths = [str(item.get("path")) for item in config]
+    of_user = [item.get("value") for item, path in zip(config, paths) if _is_of_user(item, path)]
+    for path in paths:
+        part, name = path.partition(".")[0], path.rpartition(".")[2]
+        own = ignored.get(name)
+        if part not in _IGNORED or not own:
+            continue
+        value = own[0] if len(own) == 1 else own
+        if part == "ignored_optimizer_settings" and name not in options and not _share(own, of_user):
+            yield f"optimizer_settings.{name}", value
+        # An option is listed already if the setting of the hook was read from it; the seed has its own.
+        elif part == "ignored_settings" and name != "seed" and not _share(own, listed.values()):
+            yield f"hooks.{name}", value
+
+
+def _share(values: Iterable[Any], others: Iterable[Any]) -> bool:
+    known = [*others]
+    return any(is_same_setting(value, other) for value in values for other in known)
 
 
 def _is_of_user(item: Mapping[str, Any], path: str) -> bool:

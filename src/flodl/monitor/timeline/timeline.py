@@ -32,7 +32,7 @@ _MAX_MARKS = 10_000
 _MIN_GC_PAUSE_S = 0.001
 # Shorter waits happen at every step; the samples contain their sum.
 _MIN_WAIT_S = 0.25
-_LABELS = {"tier": "tier", "save": "path", "alert": "message", "sync": "ranks"}
+_LABELS = {"tier": "tier", "note": "message", "save": "path", "alert": "message", "sync": "ranks"}
 
 
 class Timeline:

@@ -18,6 +18,7 @@ from flodl.core.plain import describe
 
 from .hook_functions import StopRequests, check_function, check_result
 from .hooks import HOOKS, TrainerControls
+from .schedulers import schedulers_in
 from .standard import MetricWatcher
 from .states import Identity, assign, settings_hash
 from .unsaved_values import UnsavedValues
@@ -41,6 +42,9 @@ class Hooks:
         _check_repeated(self.all)
         # Taken now: training changes the state of a callback. A loaded state may replace some of them.
         self.settings = [_settings_of(callback, trainer) for callback in self.all]
+        # The schedulers that `on_start` created, and their settings at that time, both by attribute.
+        self._created = [dict[str, Any]() for _ in self.all]
+        self.created_settings = [dict[str, Any]() for _ in self.all]
         # Entered around the calls of a hook, with its name and the epoch, if it has one.
         self._around: Around = _not_watched
         self._calls: dict[str, list[tuple[Any, Call]]] = {name: [] for name in HOOKS}
@@ -60,8 +64,38 @@ class Hooks:
                 raise _no_hook(callback)
 
     def described(self) -> list[Any]:
-        """Describe the callbacks as they are now, for a comparison with `settings`."""
-        return [_settings_of(callback, self._trainer()) for callback in self.all]
+        """Describe the callbacks as they are now, for a comparison with `all_settings`."""
+        trainer = self._trainer()
+        return [
+            _joined(
+                _settings_of(hook, trainer),
+                {name: _settings_of(getattr(hook, name), trainer) for name in created},
+            )
+            for hook, created in zip(self.all, self.created_settings)
+        ]
+
+    def all_settings(self) -> list[Any]:
+        """Return the settings of each callback, with those of the schedulers that its `on_start` created."""
+        return [*map(_joined, self.settings, self.created_settings)]
+
+    def note_created(self) -> None:
+        """Describe the schedulers that callbacks with a state have created in `on_start`.
+
+        An optimizer that the trainer makes does not exist earlier. A known scheduler has changed
+        since then only by training.
+        """
+        trainer = self._trainer()
+        for index, hook in enumerate(self.all):
+            if not hasattr(hook, "load_state_dict") or type(hook).__module__.startswith("flodl."):
+                continue
+            settings, before, known = self.settings[index], self._created[index], self.created_settings[index]
+            of_constructor = settings if isinstance(settings, Mapping) else {}
+            found = {name: one for name, one in schedulers_in(hook).items() if name not in of_constructor}
+            self._created[index] = found
+            self.created_settings[index] = {
+                name: known[name] if before.get(name) is one else _settings_of(one, trainer)
+                for name, one in found.items()
+            }
 
     def has(self, hook: str) -> bool:
         """Return whether a callback has this hook."""
@@ -181,6 +215,17 @@ def _not_watched(hook: str, epoch: int | None) -> AbstractContextManager[None]:
 
 def _awaits_metric(callback: Any, metrics: Mapping[str, Any]) -> bool:
     return isinstance(callback, MetricWatcher) and callback.metric not in metrics
+
+
+def _joined(settings: Any, created: Mapping[str, Any]) -> Any:
+    """Add settings of schedulers to those of a callback, which may be no more than its class.
+
+    >>> _joined("Decay", {"scheduler": {"gamma": 0.5}})
+    {'class': 'Decay', 'scheduler': {'gamma': 0.5}}
+    """
+    if not created:
+        return settings
+    return {**(settings if isinstance(settings, Mapping) else {"class": settings}), **created}
 
 
 def _settings_of(hook: Any, trainer: TrainerControls | None) -> Any:

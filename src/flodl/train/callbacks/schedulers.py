@@ -1,4 +1,4 @@
-"""Finds torch schedulers that a hook steps and that no save contains."""
+"""Finds torch schedulers that a hook steps and that no save contains, and what sets the learning rate."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from collections.abc import Iterable, Iterator
 from types import CodeType
 from typing import Any
 
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, CyclicLR, LambdaLR, LRScheduler
 
+from flodl.core.contents.objects import attributes_of, functions_of
+from flodl.core.contents.reads import with_nested
 from flodl.core.formats import a_type
 
 from .hooks import HOOKS
+
+# All other schedulers multiply the current rate, which a resume restores.
+_FROM_BASE = (CosineAnnealingWarmRestarts, CyclicLR, LambdaLR)
 
 
 def unsaved_schedulers(callbacks: Iterable[Any]) -> Iterator[str]:
@@ -65,6 +70,72 @@ def idle_scheduler(optimizer: Any, callbacks: Iterable[Any], step_fn: Any) -> It
         "learning rate stays as it is. Pass a schedule of flodl.optim, schedule=…, or step the "
         "scheduler in a hook, on_epoch_end or on_step_end."
     )
+
+
+def sets_rate(optimizer: Any, callbacks: Iterable[Any], step_fn: Any) -> bool:
+    """Return whether a torch scheduler, a hook or the step function may change a learning rate of 0.
+
+    A scheduler multiplies the rate with which the optimizer was created, `initial_lr`, or has its own.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.1)
+    >>> sets_rate(optimizer, [], None)
+    False
+    >>> scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 100)
+    >>> optimizer.param_groups[0]["lr"], sets_rate(optimizer, [], None)
+    (0.0, True)
+    """
+    if any(group.get("initial_lr") or group.get("max_lr") for group in optimizer.param_groups):
+        return True
+    every = list(callbacks)
+    if any(any(getattr(one, "max_lrs", ())) for hook in every for one in _schedulers_of(hook)):
+        return True  # a CyclicLR from 0
+    functions = [inspect.unwrap(getattr(step_fn, "__func__", step_fn))]
+    for hook in every:
+        functions += [*_codes(hook), *(function for _, function in functions_of(type(hook)))]
+    codes = (code for one in functions if inspect.isfunction(one) for code in with_nested(one.__code__))
+    return any("param_groups" in code.co_names for code in codes)
+
+
+def groups_in_use(optimizer: Any, callbacks: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return the settings of each group; `initial_lr` is that of a scheduler that a resume has not restored.
+
+    Such a scheduler computes the rate from the one that this program wrote, whatever the group contains.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.1)
+    >>> scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 100)
+    >>> def on_step_end():
+    ...     scheduler.step()
+    >>> optimizer.param_groups[0]["initial_lr"] = 0.5  # loaded
+    >>> [group["initial_lr"] for group in groups_in_use(optimizer, [on_step_end])]
+    [0.1]
+    """
+    groups = [dict(group) for group in optimizer.param_groups]
+    found = [one for hook in callbacks for one in _schedulers_of(hook)]
+    for scheduler in found:
+        found.extend(getattr(scheduler, "_schedulers", ()))  # of SequentialLR and ChainedScheduler
+        if scheduler.optimizer is optimizer and isinstance(scheduler, _FROM_BASE):
+            for group, rate in zip(groups, scheduler.base_lrs):
+                group["initial_lr"] = rate
+    return groups
+
+
+def schedulers_in(hook: Any) -> dict[str, Any]:
+    """Return the attributes of a hook that are a torch scheduler, or a list or dict that contains one.
+
+    >>> import torch, types
+    >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.1)
+    >>> hook = types.SimpleNamespace(gamma=0.5, falls=torch.optim.lr_scheduler.StepLR(optimizer, 10))
+    >>> [*schedulers_in(hook)]
+    ['falls']
+    """
+    return {name: value for name, value in attributes_of(hook).items() if _has_scheduler(value)}
+
+
+def _has_scheduler(value: Any) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return isinstance(value, LRScheduler) or any(isinstance(one, LRScheduler) for one in inner)
 
 
 def _sets_position(code: CodeType) -> bool:

@@ -10,7 +10,7 @@ from torch import nn
 from flodl.core import TrainError
 
 from ..evaluation.class_metrics import ConfusionMatrix
-from ..saving.label_names import label_names_of, listed_names
+from ..saving.changes.label_names import label_names_of, listed_names
 
 
 def check_class_names(metrics: Mapping[str, Any], model: nn.Module) -> None:

@@ -19,9 +19,14 @@ from .schedule_units import decay_rises, schedule_is_too_long, warm_up_never_end
 SMALL_DECAY = 0.1
 
 
-def warnings_at_start(session: Session, *, epochs: int, num_batches: int | None) -> Iterator[str]:
-    """Yield a warning for each setting that is probably a mistake."""
-    if session.schedule is None and learning_rate(session.optimizer) == 0:
+def warnings_at_start(
+    session: Session, *, epochs: int, num_batches: int | None, sets_rate: bool = False
+) -> Iterator[str]:
+    """Yield a warning for each setting that is probably a mistake.
+
+    `sets_rate` is whether something other than a schedule of the trainer may set the learning rate.
+    """
+    if session.schedule is None and learning_rate(session.optimizer) == 0 and not sets_rate:
         yield "every learning rate of the optimizer is 0, so nothing will be learned."
     if session.average is not None and session.average.decay <= SMALL_DECAY:
         decay = session.average.decay

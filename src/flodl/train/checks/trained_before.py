@@ -8,8 +8,8 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 from torch import nn
 
 from flodl.core.formats import counted
+from flodl.monitor.run_settings.model import hash_of_weights
 
-from ..record.model import hash_of_weights
 from ..session import Session
 
 

@@ -13,7 +13,7 @@ from flodl.checkpoint import Bundle, list_bundles, read_bundle
 from flodl.core import CheckpointError
 
 from ..run import Run
-from ..saving.missing_run import similar_folders
+from ..saving.run_folder.missing_run import similar_folders
 
 
 def note_unloaded_saves(run: Run) -> None:

@@ -47,18 +47,18 @@ def judge_values(
 
 
 def counts_in(means: Mapping[str, float], undecided: tuple[str, ...]) -> str:
-    """Return a warning about integers that were 0 at first, and are counts by their name and mean, or "".
+    """Return a warning about integers that are counts, judging by name and mean, or "".
+
+    They were 0 in the first batch, or it has no pieces to compare.
 
     >>> counts_in({"correct": 3.5, "length": 3.5}, ("correct", "length"))[:45]
     "the step function returns 'correct', a count "
     """
-    return warning_of(
-        [
-            name
-            for name in undecided
-            if means.get(name, 0.0) > 1.0 and any(map(COUNTS.fullmatch, words_of(name)))
-        ]
-    )
+
+    def is_count(name: str) -> bool:
+        return is_accuracy(name) or any(map(COUNTS.fullmatch, words_of(name)))
+
+    return warning_of([name for name in undecided if means.get(name, 0.0) > 1.0 and is_count(name)])
 
 
 def _values_of(step: TrainStep, evaluator: Evaluator, batch: Any) -> dict[str, Tensor]:

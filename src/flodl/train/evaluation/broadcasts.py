@@ -1,4 +1,4 @@
-"""Metrics that broadcast predictions [n, 1] and targets [n], or the other way round, to [n, n]."""
+"""Metrics that broadcast predictions [n, 1, …] and targets [n, …], or the other way round, to [n, n, …]."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from flodl.core import log
 
 from .metrics import Results, computed_or_nan
 
+Shape = tuple[int, ...]
+
 
 def broadcast_metrics(metrics: Mapping[str, Any], predictions: Any, targets: Any) -> Iterator[str]:
     """Yield a warning for each metric whose value changes if the extra dimension is removed.
@@ -19,16 +21,18 @@ def broadcast_metrics(metrics: Mapping[str, Any], predictions: Any, targets: Any
     The metrics are reset and updated. One that removes the dimension itself has the same value, and one that
     needs it raises.
     """
-    pair = predictions, targets
-    if not all(isinstance(one, Tensor) and one.is_floating_point() for one in pair):
+    if not isinstance(predictions, Tensor) or not isinstance(targets, Tensor):
         return
-    shapes = [tuple(one.shape) for one in pair]
-    if shapes[0] == (*shapes[1], 1) and len(shapes[1]) == 1:
-        fitting, remedy = (predictions.squeeze(1), targets), "(model(x).squeeze(1), y)"
-    elif shapes[1] == (*shapes[0], 1) and len(shapes[0]) == 1:
-        fitting, remedy = (predictions, targets.squeeze(1)), "(model(x), y.squeeze(1))"
+    shapes = [tuple(one.shape) for one in (predictions, targets)]
+    if _is_column(shapes[0], shapes[1]):
+        remedy = "(model(x).squeeze(1), y)"
+    elif _is_column(shapes[1], shapes[0]):
+        remedy = "(model(x), y.squeeze(1))"
     else:
         return
+    rows = _unlike_other_dimensions(min(shapes, key=len))
+    pair = predictions[:rows], targets[:rows]
+    fitting = tuple(one.squeeze(1) if len(one.shape) == max(map(len, shapes)) else one for one in pair)
     for name, metric in metrics.items():
         try:
             is_same = _agree(_values(name, metric, pair), _values(name, metric, fitting))
@@ -44,7 +48,25 @@ def broadcast_metrics(metrics: Mapping[str, Any], predictions: Any, targets: Any
             )
 
 
-def _values(name: str, metric: Any, pair: tuple[Any, Any]) -> dict[str, float]:
+def _is_column(shape: Shape, other: Shape) -> bool:
+    """Return whether the first shape has one more dimension, after the samples.
+
+    >>> _is_column((4, 1), (4,)), _is_column((4, 1, 8, 8), (4, 8, 8)), _is_column((4, 3), (4,))
+    (True, True, False)
+    """
+    return len(other) > 0 and shape == (other[0], 1, *other[1:])
+
+
+def _unlike_other_dimensions(shape: Shape) -> int:
+    """Return the largest number of samples that no other dimension has, so that they cannot broadcast.
+
+    >>> _unlike_other_dimensions((8,)), _unlike_other_dimensions((8, 8, 7))
+    (8, 6)
+    """
+    return max(rows for rows in range(shape[0] + 1) if rows not in shape[1:])
+
+
+def _values(name: str, metric: Any, pair: tuple[Any, ...]) -> dict[str, float]:
     metric.reset()
     metric.update(*pair)
     return Results({name: metric}, computed_or_nan).values

@@ -150,6 +150,8 @@ def _names(labels: Any) -> list[str]:
 class ClassAccuracy(ConfusionMatrix):
     """The fraction of each class that is predicted correctly; NaN for a class without targets.
 
+    The mean that a `Trainer` reports leaves out the classes that are NaN.
+
     >>> accuracy = ClassAccuracy(["cat", "dog"])
     >>> accuracy.update(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]))
     >>> accuracy.compute().tolist()
@@ -167,6 +169,8 @@ class ClassAccuracy(ConfusionMatrix):
 )
 class ClassF1(ConfusionMatrix):
     """The F1 of each class; NaN for a class that is neither a target nor predicted.
+
+    The mean that a `Trainer` reports leaves out the classes that are NaN.
 
     >>> f1 = ClassF1(3)
     >>> f1.update(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]))

@@ -173,15 +173,19 @@ class Evaluator:
     ) -> tuple[dict[str, float], dict[str, dict[str, Any]]]:
         sums = WeightedSums()
         reset_metrics(self.metrics, self.device)
+        note = ""
         with evaluation_mode(self.model), without_carried_values(self.model), without_records(self.model):
             for batch, samples in batches:
                 before_batch()
+                if note:  # of an earlier batch: the number of samples of a single one has no effect
+                    log.msg("  evaluation: %s", note)
+                    self.reported.add("samples")
+                    note = ""
                 arguments = as_arguments(batch)
                 if samples is None:
                     samples, lengths = num_samples(arguments), leading_lengths(arguments)
                     if len(lengths) > 1 and warns and "samples" not in self.reported:
-                        log.warn("evaluation: %s", ambiguous_samples(lengths))
-                        self.reported.add("samples")
+                        note = ambiguous_samples(lengths)
                 with computing_in(self.precision, self.device):
                     if on_broadcasts is None:
                         loss, values = self._call_step_fn(arguments)

@@ -15,7 +15,7 @@ from flodl.engine import NonFinite, find_non_finite
 
 from ..batches.recent import RecentBatch, RecentBatches
 from ..evaluation.evaluator import as_arguments
-from ..saving.directory import RunDirectory
+from ..saving.run_folder.directory import RunDirectory
 from ..session import Session
 
 MAX_SAMPLES = 16

@@ -10,8 +10,8 @@ from flodl.core import NotFiniteError
 from ..batches.recent import RecentBatches
 from ..saving.bundle import load_weights
 from ..saving.check import check_saved_run
-from ..saving.damaged import describe_damaged, move_damaged
-from ..saving.directory import RunDirectory
+from ..saving.run_folder.damaged import describe_damaged, move_damaged
+from ..saving.run_folder.directory import RunDirectory
 from ..session import Session
 from .cause import explain
 

@@ -14,9 +14,9 @@ from flodl.core import DistributedError, FlodlError, TrainError
 from flodl.core.contents import Contents
 from flodl.core.contents.objects import module_settings, states_of
 from flodl.distributed.reduction import FlatState
+from flodl.monitor.run_settings.step_function import known_objects
 
 from ..record.changes import ABSENT, changes
-from ..record.observed import known_objects
 from ..record.torch_hooks import describe_torch_hooks
 from ..session import Session
 from .optimizer_contents import OptimizerContents
@@ -82,7 +82,8 @@ class HookChanges:
 
     def _take(self) -> _Contents:
         session, state = self._session, self._state
-        model, known = session.model, known_objects(session)
+        model = session.model
+        known = known_objects(model, session.optimizer)
         return _Contents(
             state.read(state.empty()),
             state.read_integers(),

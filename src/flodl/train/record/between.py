@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flodl.monitor.run_settings.model import describe_model, hash_of_tensors, hash_of_weights
+from flodl.monitor.run_settings.modes import describe_modes, sets_own_modes
+from flodl.monitor.run_settings.optimizer import describe_optimizer
+
 from ..session import Session
 from .changes import changes
-from .model import describe_model, describe_optimizer, hash_of_tensors, hash_of_weights
-from .modes import describe_modes, sets_own_modes
 
 # What a scheduler of torch may change.
-_SCHEDULED = frozenset({"lr", "momentum", "betas"})
+_SCHEDULED = frozenset({"lr", "initial_lr", "momentum", "betas"})
 _MEMBERS = frozenset({"parameters"})
 
 
@@ -51,7 +53,9 @@ class State:
         known = {name: item for name, item in now.modes.items() if item is not None}
         before = {name: self.modes[name] for name in known if self.modes[name] is not None}
         # The parameters of a group are not named if it has all that are trained, so freezing changes them.
-        left, own = _without(_MEMBERS, self.optimizer), _without(_MEMBERS, now.optimizer)
+        # A torch scheduler that exists in only one of the two sets the rate there.
+        left_out = _MEMBERS | (_SCHEDULED & (_names_in(self.optimizer) ^ _names_in(now.optimizer)))
+        left, own = _without(left_out, self.optimizer), _without(left_out, now.optimizer)
         return [
             *changes("optimizer_settings", _settled(own, left), left),
             *changes("model", {name: known[name] for name in before}, before),
@@ -137,6 +141,12 @@ def _without(names: frozenset[str], settings: Mapping[str, Any]) -> dict[str, An
         for name, item in settings.items()
         if name not in names
     }
+
+
+def _names_in(settings: Mapping[str, Any]) -> set[str]:
+    """Return the names of the settings of all groups."""
+    inner = (item for item in settings.values() if isinstance(item, Mapping))
+    return {*settings, *(name for group in inner for name in group)}
 
 
 def _settled(now: Any, before: Any) -> Any:

@@ -6,12 +6,18 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from flodl.core.clock import is_same_reading
+from flodl.monitor.run_settings.modules import pattern_of
+
 ABSENT = object()
 _MAX_TEXT = 200
 _MAX_SHOWN = 160
 # Of longer lists, only the first number that differs is shown.
 _MAX_NUMBERS = 4
-_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+# A longer text of a module is shown without the settings that have not changed.
+_MAX_MODULE = 80
+# Before the name of a setting.
+_SETTING = re.compile(r", (?=\w+=)")
 
 
 def changes(path: str, now: Any, before: Any) -> Iterator[str]:
@@ -24,6 +30,8 @@ def changes(path: str, now: Any, before: Any) -> Iterator[str]:
         for name in (*now, *(name for name in before if name not in now)):
             where = f"{path}.{name}" if path else str(name)
             yield from changes(where, now.get(name, ABSENT), before.get(name, ABSENT))
+    elif is_same_reading(now, before):
+        return
     elif now != before and (line := _changed_numbers(path, now, before)):
         yield line
     elif now != before:
@@ -44,16 +52,37 @@ def changed_modules(now: Mapping[str, Any], before: Mapping[str, Any]) -> Iterat
         other = saved if text is not ABSENT else own
         if ABSENT in (text, then) and any(pattern_of(one) == path for one in other):
             continue  # the modules of its layers have entries of their own there
-        yield from changes(f"model.{path}", text, then)
+        yield from changes(f"model.{path}", *_without_equal(text, then))
 
 
-def pattern_of(path: str) -> str:
-    """Return a path with "*" in place of numbers.
+def _without_equal(one: Any, other: Any) -> tuple[Any, Any]:
+    """Return two long texts of modules of one class with only the settings that differ, if any.
 
-    >>> pattern_of("layers.3.norm1")
-    'layers.*.norm1'
+    >>> setting = f"name='{'n' * 80}'"
+    >>> _without_equal(f"Net({setting}, p=0.1, sizes=[1, 2])", f"Net({setting}, p=0.2, sizes=[1, 2])")
+    ('Net(…, p=0.1)', 'Net(…, p=0.2)')
     """
-    return _NUMBER.sub("*", path)
+    texts = (one, other)
+    if one == other or not all(isinstance(text, str) and text.endswith(")") for text in texts):
+        return one, other
+    kinds, settings = zip(*(_parts(text) for text in texts))
+    if kinds[0] != kinds[1] or max(map(len, texts)) <= _MAX_MODULE:
+        return one, other
+    differing = [
+        [part for part in own if part not in others] for own, others in (settings, reversed(settings))
+    ]
+    shown = [f"{kinds[0]}({', '.join(['…', *parts])})" for parts in differing]
+    return (shown[0], shown[1]) if all(differing) else (one, other)
+
+
+def _parts(text: str) -> tuple[str, list[str]]:
+    """Return the class and the settings in the text of a module.
+
+    >>> _parts("Net(sizes=[1, 2], name='a, b')")
+    ('Net', ['sizes=[1, 2]', "name='a, b'"])
+    """
+    kind, _, inside = text.removesuffix(")").partition("(")
+    return kind, _SETTING.split(inside)
 
 
 def _changed_numbers(path: str, now: Any, before: Any) -> str:

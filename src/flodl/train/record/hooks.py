@@ -96,6 +96,27 @@ def _restored(now: Any, before: Any, loaded: Any) -> Any:
     return before if before is not ABSENT and loaded == before else now
 
 
+def with_created(
+    before: Sequence[Any], now: Sequence[Any], loaded: Sequence[Any], created: Sequence[Collection[str]]
+) -> list[Any]:
+    """Add to saved settings the schedulers that an older version of flodl left out, as they were loaded.
+
+    `created` are the names of those that each hook has created.
+
+    >>> now, loaded = ([{"class": "Decay", "falls": {"gamma": gamma}}] for gamma in (0.9, 0.5))
+    >>> with_created(["Decay"], now, loaded, [["falls"]])
+    [{'class': 'Decay', 'falls': {'gamma': 0.5}}]
+    """
+    pairs, left = _paired(now, before)
+    found = []
+    for (_, saved), after, names in zip(pairs, loaded, created):
+        known = saved if isinstance(saved, Mapping) else {"class": saved}
+        missing = {name: after[name] for name in names if name not in known}
+        if saved is not ABSENT:
+            found.append({**known, **missing} if missing else saved)
+    return found + left
+
+
 def _paired(now: Sequence[Any], before: Sequence[Any]) -> tuple[list[tuple[Any, Any]], list[Any]]:
     """Return each hook with the saved one, if any, and the saved ones that are left: equal ones first."""
     left = list(before)

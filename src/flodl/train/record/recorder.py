@@ -12,16 +12,17 @@ from torch.utils.data import DataLoader
 from flodl.checkpoint import Policy
 from flodl.core.plain import plain
 from flodl.data import Loader, describe_data
+from flodl.monitor.run_settings.code import code_version
+from flodl.monitor.run_settings.machine import hardware, torch_flags, versions
+from flodl.monitor.run_settings.model import describe_buffers, describe_model, hash_of_weights
+from flodl.monitor.run_settings.modes import describe_modes
+from flodl.monitor.run_settings.optimizer import describe_optimizer
 
 from ..callbacks.dispatch import Hooks
 from ..evaluation.evaluator import Evaluator
 from ..session import Session
 from .between import State, merged, still_ignored
-from .code import code_version
 from .hooks import MAX_DEPTH, loaded_hooks, restored_hooks
-from .machine import hardware, torch_flags, versions
-from .model import describe_buffers, describe_model, describe_optimizer, hash_of_weights
-from .modes import describe_modes
 from .observed import changed_observed, observe, without_others, without_states
 from .settings import config_of
 
@@ -134,14 +135,25 @@ class Recorder:
 
     def settle_hooks(self, saved: Mapping[str, Any]) -> None:
         """Take settings of hooks from the saved record where loading their states has restored them."""
-        own = [plain(one, depth=MAX_DEPTH) for one in self._hooks.settings]
-        self._hooks.settings = restored_hooks(own, saved.get("hooks") or [], loaded_hooks(self._hooks))
+        hooks, before, loaded = self._hooks, saved.get("hooks") or [], loaded_hooks(self._hooks)
+        restored = restored_hooks(self.hook_settings(), before, loaded)
+        for index, (settings, created) in enumerate(zip(restored, hooks.created_settings)):
+            if created:
+                hooks.created_settings[index] = {name: settings.pop(name) for name in created}
+        hooks.settings = [
+            settings["class"] if isinstance(own, str) and isinstance(settings, dict) else settings
+            for own, settings in zip(hooks.settings, restored)
+        ]
+
+    def hook_settings(self) -> list[Any]:
+        """Return the settings of hooks, with schedulers that `on_start` has created, as plain data."""
+        return [plain(one, depth=MAX_DEPTH) for one in self._hooks.all_settings()]
 
     def _settings(self) -> dict[str, Any]:
         observed = self._observed or {}
         return {
             "keep": None if self._keep is None else str(self._keep),
-            "hooks": self._hooks.settings,
+            "hooks": self._hooks.all_settings(),
             **{name: observed.get(name) for name in _OBSERVED},
         }
 
@@ -218,12 +230,12 @@ def _described(loader: Loader | None, eval_data: Any) -> dict[str, Any]:
 
 
 def _contents(data: Any) -> Any:
-    """Return what is read; a DataLoader contains `drop_last` in its sampler."""
+    """Return what is read; a DataLoader has its own `drop_last`."""
     if data is None or isinstance(data, DataLoader):
         return None if data is None else describe_data(data)
     if isinstance(data, Loader):
-        return {**data.contents, "drop_last": data.drop_last}
-    return {**describe_data(data), "drop_last": False}
+        return {"drop_last": data.drop_last, **data.contents}
+    return {"drop_last": False, **describe_data(data)}
 
 
 def _joined(described: Any, before: Any) -> Any:

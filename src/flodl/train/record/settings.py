@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict
 from typing import Any
 
 from flodl.core.contents.objects import class_label
-from flodl.core.plain import describe
+from flodl.monitor.run_settings.optimizer import describe_schedule
 
 from ..session import Session
 
@@ -30,13 +29,3 @@ def config_of(session: Session) -> dict[str, Any]:
         **settings,
         "seed": loader.seed if loader is not None and settings["seed"] is None else settings["seed"],
     }
-
-
-def describe_schedule(schedule: Any) -> str | None:
-    """Return a schedule with its settings; a function and a class of the user with a hash of its code."""
-    if schedule is None:
-        return None
-    # The current rate is not a setting; the schedule may be inside a warm-up.
-    text = re.sub(r"(PlateauScheduler\([^()]*), lr=[^,()]*\)", r"\1)", describe(schedule))
-    code = class_label(type(schedule)).partition(" ")[2]
-    return f"{text} {code}" if code else text

@@ -21,11 +21,11 @@ from ..evaluation.modes import modes_of, restore_modes, restored_modes
 from ..record.settings import config_of
 from ..session import Session
 from .buffers import restore_buffers, separate_buffers, unsaved_buffers
+from .changes.differences import graph_structures
+from .changes.label_names import label_names_of
 from .check import fixed_settings, outside_model, parameter_names
 from .check_optimizer import with_own_implementation
-from .differences import graph_structures
-from .disk_space import expected_optimizer_bytes, num_bytes_of
-from .label_names import label_names_of
+from .run_folder.disk_space import expected_optimizer_bytes, num_bytes_of
 
 
 def collect_parts(session: Session, cursor: BatchCursor, hooks: Hooks) -> dict[str, Any]:

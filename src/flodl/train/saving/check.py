@@ -13,17 +13,17 @@ from flodl.core import TrainError
 from flodl.core.paths import suggestion
 from flodl.core.rng_state import RngState
 from flodl.graph import check_graph_state
+from flodl.monitor.run_settings.machine import versions
+from flodl.monitor.run_settings.modules import describe_modules
 
 from ..record.changes import changed_modules
-from ..record.machine import versions
-from ..record.observed import describe_modules
 from ..session import Session
 from .buffers import shares_memory
-from .changed_record import comparable
+from .changes.changed_record import comparable
+from .changes.differences import MAX_NAMES, changed_structure
+from .changes.label_names import check_label_names
 from .check_optimizer import check_groups, check_states
 from .check_types import check_types
-from .differences import MAX_NAMES, changed_structure
-from .label_names import check_label_names
 
 PARTS = ("model", "optimizer", "step", "rng", "data", "history", "trainer", "average", "hooks", "graphs")
 _SAVED = "the saved run"

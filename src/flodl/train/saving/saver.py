@@ -16,7 +16,7 @@ from ..callbacks.watched import how_added
 from ..faults.signals import StopRequest
 from ..session import Session
 from .bundle import collect_parts, expected_bytes
-from .directory import RunDirectory
+from .run_folder.directory import RunDirectory
 
 
 class Saver:

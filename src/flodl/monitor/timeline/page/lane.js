@@ -1,7 +1,7 @@
 "use strict";
 // One lane: lines over time with marks and gaps, and the values at the cursor.
 
-const MARK_COLORS = { gc: "--series-7", sync: "--series-4", save: "--series-2", epoch: "--quiet", data: "--series-1", alert: "--series-3", tier: "--series-5", evaluate: "--series-6" };
+const MARK_COLORS = { gc: "--series-7", sync: "--series-4", save: "--series-2", epoch: "--quiet", data: "--series-1", alert: "--series-3", tier: "--series-5", note: "--series-8", evaluate: "--series-6" };
 const PHASE_COLORS = { step: "--series-0", evaluate: "--series-6", data: "--series-1", sync: "--series-4", save: "--series-2", other: "--series-10" };
 
 // A sample describes the time before it, so lines are steps that extend to the left.

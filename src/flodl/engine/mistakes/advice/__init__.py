@@ -1,0 +1,1 @@
+"""Errors of torch in a step function, explained: what the batch was, and what to change."""

@@ -1,0 +1,1 @@
+"""Losses that torch computes although their inputs cannot be intended."""

@@ -1,0 +1,1 @@
+"""What has changed since a run was saved, in words."""

@@ -1,0 +1,1 @@
+"""State that a run changes and that no bundle contains."""
