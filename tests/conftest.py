@@ -93,7 +93,7 @@ def fuzz(request):
 
 @pytest.fixture(autouse=True)
 def _like_a_new_process():
-    """Start each test without what an earlier one has set: the options of a program, and seeds (loaders use 0)."""
+    """Start each test like a new process: without published options, and without a seed (loaders use 0)."""
     os.environ.pop("FLODL_RESOLVED_CONFIG", None)
     if "torch" in sys.modules:
         import torch
