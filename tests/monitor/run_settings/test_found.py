@@ -86,3 +86,16 @@ def test_a_monitor_in_a_program_without_torch_imports_no_torch(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stderr == ""
     assert settings(tmp_path) == {"config.lr": 0.1}
+
+
+@pytest.mark.slow
+def test_settings_of_a_tool_that_runs_the_program_are_not_recorded(tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import argparse; from flodl import Monitor; args = argparse.Namespace(lr=0.1)\n"
+        f"with Monitor(1, {str(tmp_path / 'run')!r}, console=False, resources=False): pass\n"
+    )
+    tool = ["-m", "trace", "--trace", "--ignore-dir", tmp_path.anchor]  # has a Namespace
+    done = subprocess.run([sys.executable, *tool, program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert settings(tmp_path / "run") == {"config.lr": 0.1}

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any
 
 from flodl.core import log
+from flodl.core.contents import is_user_file
 from flodl.core.environment import resolved_config
 from flodl.core.plain import plain, settings_of
 
@@ -83,7 +84,6 @@ def _candidates(frame: FrameType) -> Iterator[tuple[str, Any]]:
 
 
 def _is_of_user(frame: FrameType) -> bool:
-    """Return whether a frame runs code of the user, not that of flodl or an installed package."""
-    file = frame.f_code.co_filename
+    """Return whether a frame runs code of the user, not that of flodl, Python or an installed package."""
     is_own = str(frame.f_globals.get("__name__", "")).partition(".")[0] == "flodl"
-    return not is_own and "site-packages" not in file and "dist-packages" not in file
+    return not is_own and is_user_file(frame.f_code.co_filename)
