@@ -1,6 +1,7 @@
 """Mistakes are found before anything is trained, and looking for them changes nothing."""
 
 import random
+import weakref
 
 import numpy as np
 import pytest
@@ -639,3 +640,34 @@ def test_an_iterator_whose_epoch_was_ended_by_a_limit_has_no_second_one(make, da
     with pytest.raises(TrainError, match="an iterator has only one epoch"):
         next(iter(trainer.epoch(batches, limit=2)))
     assert len(trainer.history) == 1
+
+
+GRAPHS = []  # references to the autograd graphs of all forward passes
+
+
+class Held(torch.autograd.Function):
+    """Lets a test see how long the autograd graph of a forward pass is kept."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.held = torch.nn.Identity()
+        GRAPHS.append(weakref.ref(ctx.held))
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+def test_the_evaluation_does_not_find_the_activations_of_training_in_memory(make, data):
+    GRAPHS.clear()
+
+    def with_square(model, x, y):
+        if not model.training:
+            assert not any(one() for one in GRAPHS)
+            return nn.functional.mse_loss(model(x), y)
+        output = Held.apply(model(x))
+        return nn.functional.mse_loss(output, y), {"square": output.square().mean()}
+
+    make(step_fn=with_square).fit(data, epochs=1, batch_size=8, eval_data=data)
+    assert GRAPHS

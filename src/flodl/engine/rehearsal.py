@@ -168,7 +168,7 @@ def starts_elsewhere(
         with sandbox(step, *batch):
             for one in assigned:
                 one.assign()
-            losses.append(rehearse(step, batch)[0])
+            losses.append(rehearse(step, batch)[0].detach())
     return _differ(losses)
 
 
@@ -178,13 +178,13 @@ def depends_on_last_step(step: TrainStep, batch: tuple[Any, ...]) -> bool:
     with sandbox(step, *batch):
         for _ in range(2):
             with preserve_rng_state(step._body.device):
-                losses.append(rehearse(step, batch)[0])
+                losses.append(rehearse(step, batch)[0].detach())
     return _differ(losses)
 
 
 def _differ(losses: Sequence[Tensor]) -> bool:
     """Return whether two losses differ by more than rounding."""
-    one, other = (loss.detach().double() for loss in losses)
+    one, other = (loss.double() for loss in losses)
     return not torch.allclose(one, other, rtol=1e-5, atol=0.0, equal_nan=True)
 
 
@@ -207,7 +207,7 @@ def _depends_on(
             if is_changed:
                 shift()
             loss, _ = rehearse(step, batch)
-            losses.append(loss)
+            losses.append(loss.detach())
             results.append([one.detach().clone() for one in current()])
     is_same = all(torch.equal(one, other) for one, other in zip(*results))
     return not is_same and _differ(losses)

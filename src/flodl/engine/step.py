@@ -25,6 +25,7 @@ from .batch.sample_count import SampleCount
 from .batch.samples import num_samples
 from .batch.signature import Signature, signature
 from .batch.time_first import time_first_calls
+from .device.failure import unless_device_failed
 from .device.memory import memory_use
 from .errors import StepAttributeError, StepCallError
 from .mistake_watch import MistakeWatch
@@ -353,7 +354,7 @@ class TrainStep:
                 self._end_window()
         except BaseException as error:
             stage = progress.stage
-            with uninterrupted():
+            with uninterrupted(), unless_device_failed(error):
                 self._after_error(counted, self._count_micro_batch)
             if better := self._explained(error, batch, stage):
                 raise better from error
@@ -383,7 +384,7 @@ class TrainStep:
             self._end_window()
         except BaseException as error:
             stage = self._body.progress.stage
-            with uninterrupted():
+            with uninterrupted(), unless_device_failed(error):
                 self._after_error(0, self._count_update)
             if better := self._explained(error, (), stage):
                 raise better from error

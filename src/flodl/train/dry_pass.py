@@ -150,6 +150,8 @@ def _trained_names(run: Run, batch: Any) -> tuple[set[str] | None, dict[str, Ten
     if session.settings.devices and metrics and num_records != records:
         run.reports.warn(records_on_ranks(metrics))
     skipped = {SKIPPED} if session.settings.nan == "skip" else set()
+    # With its history, one value would keep the activations of the model during the evaluation.
+    values = {name: value.detach() for name, value in values.items()}
     return {"loss", *named_rate(session.optimizer), *skipped, *values}, values, broadcasts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -162,3 +163,10 @@ def test_packed_sequences_are_not_split_or_padded() -> None:
     batch = next(packed_batches())
     assert why_not_splittable(batch, 4) == "its sequences are packed"
     assert pieces_of(batch) is None
+
+
+def test_time_steps_are_not_sought_beside_arrays() -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = TrainStep(model, optimizer, lambda m, x, y: m(x).square().mean(), tier="eager")
+    assert step(torch.randn(7, 4, 3), np.zeros(4)).isfinite()

@@ -129,6 +129,23 @@ def test_clearing_the_gradients_after_a_backward_in_the_step_function_raises(set
         step(X, Y)
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_whether_gradients_are_zeros_is_not_read_where_the_host_must_not_wait(
+    strict: bool, monkeypatch
+) -> None:
+    def with_another_loss(model, x, y):
+        (model.weight.sum() * 1e-3).backward()
+        return mse(model, x, y)
+
+    model, read = nn.Linear(4, 2), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = TrainStep(model, optimizer, with_another_loss, accumulate=2, strict=strict, tier="eager")
+    monkeypatch.setattr(torch.Tensor, "any", lambda *_: read.append(True) or torch.tensor(True))
+    step(X, Y)
+    step(X, Y)
+    assert bool(read) != strict
+
+
 def test_gradients_that_a_step_function_puts_back_are_accumulated() -> None:
     def adversarial(model, x, y):
         kept = [p.grad if p.grad is None else p.grad.clone() for p in model.parameters()]

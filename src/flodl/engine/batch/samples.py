@@ -124,7 +124,7 @@ def is_surely_time_first(batch: tuple[Any, ...]) -> bool:
     [False, True, True]
     """
     first, *others = [leaf for leaf in leaves_of(batch) if isinstance(leaf, Tensor) and leaf.ndim > 0]
-    if any(len(one) != first.shape[1] for one in others):
+    if not others or any(len(one) != first.shape[1] for one in others):
         return False
     if len(others) > 1 or not others[0].is_floating_point():
         return True

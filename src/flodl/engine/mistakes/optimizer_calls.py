@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -124,10 +125,13 @@ class OptimizerCalls:
         if grad is not None:
             self.left = LeftGradient(parameter, weakref.ref(grad), grad._version, self.window.position + 1)
 
-    def check_kept_in_step(self) -> None:
-        """Raise if the step function has cleared the gradients of the earlier micro-batches of the window."""
+    def check_kept_in_step(self, *, may_wait: bool) -> None:
+        """Raise if the step function has cleared the gradients of the earlier micro-batches of the window.
+
+        Whether they were set to zero is only known if the host may wait for the device.
+        """
         is_first = self.window is None or self.window.position == 0
-        is_cleared, self._is_first_piece = self._is_cleared(), False
+        is_cleared, self._is_first_piece = self._is_cleared(may_wait=may_wait), False
         if not is_first and is_cleared:
             raise StepError(
                 f"the step function cleared the gradients of {self._earlier}, so they would be missing from "
@@ -145,7 +149,7 @@ class OptimizerCalls:
                 "loss: a TrainStep does all of it. For several optimizers, use one TrainStep for each."
             )
 
-    def _is_cleared(self) -> bool:
+    def _is_cleared(self, *, may_wait: bool = True) -> bool:
         """Return whether the gradients of the earlier micro-batches are gone, or set to zero.
 
         Zeros are looked for after the first micro-batch: later, the step itself has written to them, too.
@@ -158,7 +162,7 @@ class OptimizerCalls:
             return left.parameter.requires_grad
         if window is None or window.position != 1 or not self._is_first_piece:
             return False
-        return not left.is_unchanged() and self._are_zeros()
+        return may_wait and not left.is_unchanged() and self._are_zeros()
 
     def _is_changed(self) -> bool:
         """Return whether something has written to the gradients since the last micro-batch."""
@@ -171,7 +175,11 @@ class OptimizerCalls:
         if (optimizer := self._optimizer()) is None:
             return False
         grads = [one.grad for group in optimizer.param_groups for one in group["params"]]
-        return not any(bool(one.any()) for one in grads if one is not None)
+        devices: dict[torch.device, list[Tensor]] = {}
+        for one in grads:
+            if one is not None:
+                devices.setdefault(one.device, []).append(one.any())
+        return not any(bool(torch.stack(found).any()) for found in devices.values())  # wait once per device
 
     def check(self, name: str) -> None:
         """Raise if a call by the user would spoil an update."""

@@ -34,14 +34,23 @@ def check_own_backward(before: Sequence[tuple[Tensor, Tensor]], share: float) ->
     Traceback (most recent call last):
     flodl.core.errors.StepError: the step function calls backward() on the loss that it returns, so its ...
     """
-    size, difference = 0.0, 0.0
+    sizes, differences = list[Tensor](), list[Tensor]()
     for parameter, old in before:
         if parameter.grad is None:
             return
-        size += float(torch.linalg.vector_norm(old * share))
-        difference += float(torch.linalg.vector_norm(parameter.grad - old * (1.0 + share)))
+        sizes.append(torch.linalg.vector_norm(old * share))
+        differences.append(torch.linalg.vector_norm(parameter.grad - old * (1.0 + share)))
+    size, difference = _sum(sizes), _sum(differences)
     if size > 0 and difference <= _TOLERANCE * size:
         raise StepError(
             "the step function calls backward() on the loss that it returns, so its gradients would count "
             "twice. Remove backward() and just return the loss: the step runs it."
         )
+
+
+def _sum(numbers: Sequence[Tensor]) -> float:
+    """Return the sum of numbers, with one wait for each device."""
+    devices: dict[torch.device, list[Tensor]] = {}
+    for one in numbers:
+        devices.setdefault(one.device, []).append(one.double())
+    return sum(float(torch.stack(found).sum()) for found in devices.values())

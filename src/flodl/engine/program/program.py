@@ -201,7 +201,7 @@ class StepBody:
         if self.scaler is not None:
             loss = loss.float() * self.scaler.scale
         if self.settings.accumulate > 1 and self.updater.calls.left is not None:
-            self.updater.calls.check_kept_in_step()
+            self.updater.calls.check_kept_in_step(may_wait=not self.settings.strict)
         if is_first:
             self.updater.calls.check_not_stepped(since=num_user_steps)
         left = gradients_of(self.parameters) if is_first else ()

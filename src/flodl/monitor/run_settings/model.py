@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -69,10 +69,7 @@ def hash_of_tensors(tensors: Iterable[Tensor]) -> str:
         flat = tensor.detach()
         flat = flat.reshape(-1) if flat.numel() <= NUM_ELEMENTS else _spread(flat)
         chosen.setdefault(tensor.dtype, []).append(flat.cpu() if flat.device.type == "cpu" else flat)
-    content = [
-        torch.cat([one.to("cpu") for one in parts]).contiguous().view(torch.uint8).numpy().tobytes()
-        for parts in chosen.values()
-    ]
+    content = [_joined(parts).contiguous().view(torch.uint8).numpy().tobytes() for parts in chosen.values()]
     return short_hash(b"".join(content))
 
 
@@ -89,6 +86,13 @@ def describe_buffers(model: nn.Module) -> dict[str, Any]:
             with suppress(TypeError, ValueError, RuntimeError, NotImplementedError):  # a subclass, quantized
                 found[path] = array_text(buffer)
     return dict(plain(found))
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """Return tensors as one on the CPU, with one copy if they are on the same device."""
+    if len({one.device for one in parts}) == 1:
+        return torch.cat([*parts]).cpu()
+    return torch.cat([one.cpu() for one in parts])
 
 
 def _spread(tensor: Tensor) -> Tensor:

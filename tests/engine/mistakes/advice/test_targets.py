@@ -53,3 +53,22 @@ def test_an_index_that_an_embedding_does_not_have_is_shown_with_the_others(index
     tokens = torch.full((8, 1), index)
     with pytest.raises(StepFunctionError, match=f"those of x are {index} to {index}, those of y are 0 to 2"):
         step(tokens, LABELS)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_device_that_failed_gets_advice(accumulate: int) -> None:
+    told = "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported"
+
+    def fail(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        classes(model, x, y)
+        # Not raised by a statement of this function, as little as torch's own errors are.
+        return (_ for _ in ()).throw(torch.AcceleratorError(told))
+
+    model = nn.Linear(4, 3)
+    step = TrainStep(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), fail, tier="eager", accumulate=accumulate
+    )
+    with pytest.raises(
+        StepFunctionError, match=r"device-side assert triggered, in the step function fail.*CPU"
+    ):
+        step(X, LABELS)

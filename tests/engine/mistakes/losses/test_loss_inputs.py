@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from flodl.engine import TrainStep, watch_broadcasts
+from flodl.engine.mistakes.losses.loss_inputs import class_out_of_bounds
 
 N = 8
 X, LABELS, FLAGS = torch.randn(N, 4), torch.arange(N) % 3, (torch.arange(N) % 2).float()
@@ -106,3 +107,30 @@ def test_a_step_reports_it_once(capsys):
     for _ in range(3):
         step(X, torch.zeros(N).long())
     assert capsys.readouterr().err.count("which is one class") == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8])
+@pytest.mark.parametrize(("loss", "shape"), [(F.cross_entropy, (4, 3)), (F.nll_loss, (4, 3, 2))])
+def test_a_class_out_of_bounds_is_found_before_a_device_fails(loss, shape, dtype):
+    scores = torch.randn(shape).log_softmax(1)
+    target = torch.zeros(shape[0], *shape[2:], dtype=dtype)
+    assert class_out_of_bounds(loss, (scores, target), None) is None
+    target[2] = 3
+    assert str(class_out_of_bounds(loss, (scores, target), None)) == "Target 3 is out of bounds."
+    assert class_out_of_bounds(loss, (scores, target), {"ignore_index": 3}) is None
+    assert class_out_of_bounds(loss, (scores, target, None, None, 3), None) is None
+
+
+@pytest.mark.parametrize("target", [torch.tensor(5), torch.full((4,), 9.0), torch.full((4, 1), 9)])
+def test_other_mistakes_than_a_class_out_of_bounds_are_left_to_torch(target):
+    assert class_out_of_bounds(F.cross_entropy, (torch.zeros(4, 3), target), None) is None
+
+
+def test_the_first_step_names_a_class_out_of_bounds_before_the_loss_is_computed():
+    model = nn.Linear(4, 3)
+    with (
+        watch_broadcasts(model, (X, LABELS)),
+        pytest.raises(IndexError, match="Target 3 is out of") as raised,
+    ):
+        F.cross_entropy(model(X), LABELS + 1)
+    assert "class_out_of_bounds" in {entry.name for entry in raised.traceback}

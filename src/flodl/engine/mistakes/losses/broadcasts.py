@@ -24,7 +24,7 @@ from flodl.core import log
 
 from ...batch.samples import num_samples
 from ...batch.tree import leaves_of
-from .loss_inputs import loss_mistake
+from .loss_inputs import class_out_of_bounds, loss_mistake
 from .torch_warnings import Warned, warnings_at_caller
 
 # Sums over features that keep the dimension, as the squared norms of all pairs of distances do.
@@ -137,6 +137,8 @@ class _Watch(TorchFunctionMode):
         def take(warned: Warned, caller: FrameType) -> bool:
             return warned.is_of_loss and self._report_loss(func, given[:2], warned, caller)
 
+        if (error := self._refused(func, args, kwargs)) is not None:
+            raise error
         with warnings_at_caller(sys._getframe(), func, take):
             result = func(*args, **(kwargs or {}))
         if not self._is_off:
@@ -149,6 +151,17 @@ class _Watch(TorchFunctionMode):
                 log.debug("the search for broadcasts: %s: %s", type(error).__name__, error)
                 self._is_off = True
         return result
+
+    def _refused(
+        self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
+    ) -> Exception | None:
+        """Return the error for a call that a CUDA device would not survive."""
+        try:
+            return None if self._is_off else class_out_of_bounds(func, args, kwargs)
+        except Exception as error:  # where the host must not wait for the device
+            log.debug("the search for class indices: %s: %s", type(error).__name__, error)
+            self._is_off = True
+        return None
 
     def _look(self, func: Any, given: list[Tensor], result: Any) -> None:
         name = getattr(func, "__name__", "")

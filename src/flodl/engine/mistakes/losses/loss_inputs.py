@@ -16,6 +16,46 @@ _ROUNDING = 0.02
 _LOG_NODES = ("Log", "Logsumexp", "LogSoftmax", "LogSigmoidForward", "Log2", "Log10", "Log1P", "Logcumsumexp")
 _LOGS = frozenset(f"{name}Backward0" for name in _LOG_NODES) | {"LogsumexpBackward1"}
 _MOST_NODES = 10_000
+_CLASS_DTYPES = (torch.int64, torch.uint8)
+
+
+@torch.no_grad()
+def class_out_of_bounds(
+    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
+) -> IndexError | None:
+    """Return the error of torch's CPU code if a target is none of the classes, or None.
+
+    A CUDA device stops the whole process instead, without the value and the line.
+
+    >>> scores = torch.zeros(2, 3)
+    >>> class_out_of_bounds(functional.cross_entropy, (scores, torch.tensor([1, 3])), None)
+    IndexError('Target 3 is out of bounds.')
+    >>> class_out_of_bounds(functional.cross_entropy, (scores, torch.tensor([1, -100])), None)
+    """
+    if func not in (functional.cross_entropy, functional.nll_loss):
+        return None
+    named = {
+        **dict(zip(("input", "target", "weight", "size_average", "ignore_index"), args)),
+        **(kwargs or {}),
+    }
+    scores, target = named.get("input"), named.get("target")
+    if not isinstance(scores, Tensor) or not isinstance(target, Tensor) or not scores.ndim:
+        return None
+    dim = min(1, scores.ndim - 1)
+    num_classes = scores.shape[dim]
+    # Other shapes and dtypes are errors of their own.
+    if target.shape != scores.shape[:dim] + scores.shape[dim + 1 :] or target.dtype not in _CLASS_DTYPES:
+        return None
+    is_outside = (target < 0) | (target >= num_classes)
+    is_outside &= target != named.get("ignore_index", -100)
+    if not is_outside.any().item():
+        return None
+    wrong = target[is_outside][:1].cpu().long()
+    try:
+        functional.nll_loss(torch.zeros(1, num_classes), wrong)
+    except IndexError as error:
+        return error
+    return None
 
 
 @torch.no_grad()
@@ -116,12 +156,10 @@ def _other_dimension(name: str, logs: Tensor) -> str:
     is_square = logs.ndim == 2 and logs.shape[0] == logs.shape[1]  # pairs of samples, in both directions
     # For kl_div, the classes may be any dimension but the samples.
     is_kl = name == "kl_div"
-    probabilities = logs.exp()
-    if (
-        logs.ndim < 2
-        or is_square
-        or any(_sums_to_one(probabilities, dim) for dim in (range(1, logs.ndim) if is_kl else (1,)))
-    ):
+    if logs.ndim < 2 or is_square:
+        return ""
+    probabilities = logs.detach().exp()
+    if any(_sums_to_one(probabilities, dim) for dim in (range(1, logs.ndim) if is_kl else (1,))):
         return ""
     for dim in (0,) if is_kl else (0, *range(2, logs.ndim)):
         if logs.shape[dim] > 1 and _sums_to_one(probabilities, dim):

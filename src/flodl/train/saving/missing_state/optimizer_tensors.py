@@ -147,8 +147,9 @@ def _copied(optimizer: Optimizer, before: Mapping[str, Any]) -> tuple[Optimizer,
 
 def _update(optimizer: Optimizer, number: int) -> None:
     """Make an update with gradients and random numbers that depend on its number only."""
-    devices = {each.device for each in _parameters_of(optimizer) if each.device.type == "cuda"}
-    with torch.random.fork_rng(list(devices)):
+    # manual_seed sets the seed of every device, also of those without parameters.
+    num_devices = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
+    with torch.random.fork_rng(range(num_devices)):
         torch.manual_seed(number)
         for group in optimizer.param_groups:
             # A warm-up may begin with a rate of 0.
