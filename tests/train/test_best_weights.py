@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from flodl import Trainer
+from flodl import FlowBuilder, Trainer
 from flodl.checkpoint import best, best_bundle, last, list_bundles
 from flodl.core import TrainError
 from flodl.train import EarlyStopping
@@ -326,3 +326,49 @@ def test_nothing_is_loaded_into_some_of_the_parameters_outside_the_model(make, d
     assert torch.equal(other.model.layers[0].bias, before)
     told = capsys.readouterr()
     assert "parameters outside the model" in " ".join((told.out + told.err).split())
+
+
+class Negated(nn.Linear):
+    """Has the weights of a linear layer."""
+
+    def forward(self, x):
+        return -super().forward(x)
+
+
+def plain(activation, last=nn.Linear):
+    return nn.Sequential(nn.Linear(3, 8), activation, last(8, 1))
+
+
+def as_graph(activation, last=nn.Linear):
+    return FlowBuilder(nn.Linear(3, 8)).through(activation).through(last(8, 1)).build()
+
+
+@pytest.mark.parametrize("build", [plain, as_graph])
+@pytest.mark.parametrize(
+    ("activation", "last", "words"),
+    [
+        (nn.Tanh(), nn.Linear, "is now 'Tanh', was"),
+        (nn.ReLU(), Negated, "is now 'Negated(in_features=8, out_features=1"),
+        (nn.ReLU(), nn.Linear, ""),
+    ],
+)
+def test_a_new_program_whose_model_differs_from_the_saved_one_is_warned(
+    make, data, tmp_path, capsys, build, activation, last, words
+):
+    if build is as_graph and last is Negated:
+        return  # a graph names its nodes after their classes, so the weights have other names
+    folder = tmp_path / "run"
+    make(build(nn.ReLU()), checkpoint_dir=folder).fit(data, epochs=1, batch_size=10, eval_data=data)
+    capsys.readouterr()
+    make(build(activation, last), checkpoint_dir=folder).restore_best()
+    told = capsys.readouterr().err
+    assert words in told
+    assert ("restore_best: the model is not the one that was saved" in told) == bool(words)
+
+
+def test_changes_to_a_model_during_a_run_are_no_difference_to_what_was_saved(make, data, tmp_path, capsys):
+    trainer = make(plain(nn.Dropout(0.5)), checkpoint_dir=tmp_path / "run")
+    trainer.fit(data, epochs=1, batch_size=10, eval_data=data)
+    trainer.model[1].p = 0.1
+    trainer.restore_best()
+    assert "is not the one" not in capsys.readouterr().err

@@ -26,6 +26,15 @@ class Pooling(Enum):
     ALWAYS = 2
 
 
+def is_perplexity(name: str) -> bool:
+    """Return whether a metric is a perplexity by its name.
+
+    >>> is_perplexity("val_ppl"), is_perplexity("rmse")
+    (True, False)
+    """
+    return not {"perplexity", "ppl"}.isdisjoint(words_of(name))
+
+
 def pooling_of(name: str) -> Pooling:
     """Return whether a metric of this name pools samples; a loss is whatever it is.
 

@@ -23,6 +23,7 @@ from .forward import naming, of_class, rebuild
 from .plan.codegen import Source, bind, generate
 from .plan.error_path import describe_value, one_line_repr, path_of_error, prepend_path
 from .plan.exporting import is_exporting
+from .plan.first_values import add_first_value_advice
 from .plan.memory import Memory, restore_all_where
 from .plan.outputs import NamedOutputs
 from .plan.overwriting import watched
@@ -282,6 +283,7 @@ class GraphCore(nn.Module):
                 if index is not None:
                     clearer = self._add_node(error, index, traceback.tb_frame.f_locals)
                     add_tuple_advice(error, self._given(index, traceback.tb_frame.f_locals))
+                    add_first_value_advice(error, self._first_values(index, traceback.tb_frame.f_locals))
                     return clearer
                 return None
             traceback = traceback.tb_next
@@ -292,6 +294,14 @@ class GraphCore(nn.Module):
         sources = {source: self._spec.nodes[source] for source in self._spec.nodes[index].inputs}
         names = self._source.names
         return {one.key: values.get(names[at]) for at, one in sources.items() if one.kind != "input"}
+
+    def _first_values(self, index: int, values: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+        """Yield the carried tags that a node reads in the first call, with their `init` and their values."""
+        if any(one is not None for one in self._memory.carried):
+            return
+        for source in self._spec.nodes[index].inputs:
+            if (tag := self._spec.nodes[source].carries) is not None:
+                yield tag, self._initial.get(tag), values.get(self._source.names[source])
 
     def _add_node(self, error: Exception, index: int, values: Mapping[str, Any]) -> Exception | None:
         node = self._spec.nodes[index]

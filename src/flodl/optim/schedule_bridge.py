@@ -24,6 +24,7 @@ from ._rate_mistakes import (
 )
 from ._torch_habits import OF_BRIDGES, TorchHabits, check_step
 from ._unobserved import Unobserved
+from ._update_order import UpdateOrder
 from .plateau import PlateauScheduler
 from .schedule import Schedule
 
@@ -105,6 +106,9 @@ class ScheduleBridge(TorchHabits):
         self.is_advanced = False
         self._unobserved = Unobserved(self.watcher)
         self._unobserved.note_at_end_of(self)
+        self._order = UpdateOrder(optimizer.param_groups)
+        if self.watcher is None:
+            self._order.note_at_end_of(self, self._lr_of)
         try:
             self._set_rates(0, 1.0)
         except (TypeError, AttributeError) as error:
@@ -158,6 +162,7 @@ class ScheduleBridge(TorchHabits):
         """Advance by one update and set the rates for the next one; a `TrainStep` does it itself."""
         check_step(metric, is_advanced=self.is_advanced)
         self._unobserved.count_step()
+        self._order.count_step()
         self.advance()
 
     def advance(self) -> None:
@@ -269,6 +274,7 @@ class ScheduleBridge(TorchHabits):
                 f"{f', times {scale:g}' if scale != 1.0 else ''}. A learning rate must be finite "
                 "in float32, and not negative. Check the schedule with preview()."
             )
+        self._order.is_moved |= step > 0 or scale != 1.0
         groups = self._optimizer.param_groups
         if len(groups) != len(self._ratios):
             self._add_ratios(groups)

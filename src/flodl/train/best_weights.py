@@ -24,11 +24,13 @@ from flodl.core import CheckpointError, TrainError
 from flodl.core.best_values import best_position, improves
 from flodl.core.formats import counted
 from flodl.core.metric_modes import Mode, mode_of_metric
+from flodl.monitor.run_settings.step_function import known_objects, read_in
 
 from .callbacks.standard import MetricWatcher
 from .run import Run
 from .saving.buffers import restore_buffers
 from .saving.bundle import load_outside
+from .saving.changes.restored_model import different_model
 from .saving.check import outside_model
 from .saving.run_folder.missing_run import why_no_run
 
@@ -63,6 +65,12 @@ def restore_best(run: Run, metric: str | None, mode: Mode | None) -> Bundle:
         run.reports.warn(
             f"restore_best: epoch {better['epoch']} has a better {name!r} ({better[name]:g}) than the best "
             f"save ({bundle.metrics[name]:g}), but its save was not kept. {advice}"
+        )
+    if loaded.difference:
+        run.reports.warn(
+            f"restore_best: the model is not the one that was saved: {loaded.difference}. Its weights were "
+            f"loaded all the same, so it may not reproduce {name} {bundle.metrics[name]:g}. Build it as it "
+            "was saved."
         )
     run.recorder.expect_weights(run.session)
     if run.session.start.is_fresh:
@@ -114,11 +122,13 @@ class _Loaded:
     """What a load could not restore.
 
     `lacks_average` is whether the trainer has an average and the bundle has none, `num_left_out` the number
-    of saved parameters outside the model that the optimizer of this trainer does not have.
+    of saved parameters outside the model that the optimizer of this trainer does not have, `difference` what
+    the model of a new program has that was saved differently.
     """
 
     lacks_average: bool
     num_left_out: int
+    difference: str
 
 
 def _load(run: Run, bundle: Bundle, *, is_average: bool) -> _Loaded:
@@ -147,7 +157,24 @@ def _load(run: Run, bundle: Bundle, *, is_average: bool) -> _Loaded:
         load_outside(run.session, outside)
     if average is not None:
         average.load_state_dict(averages or dict(model.named_parameters()))
-    return _Loaded(average is not None and not averages, 0 if has_outside else len(outside))
+    return _Loaded(
+        lacks_average=average is not None and not averages,
+        num_left_out=0 if has_outside else len(outside),
+        difference=_difference(run, bundle) if run.session.start.is_fresh else "",
+    )
+
+
+def _difference(run: Run, bundle: Bundle) -> str:
+    """Return what the model of a program that has not trained has that was saved differently, or ""."""
+    parts = read_bundle(bundle, parts=[one for one in ("config", "trainer") if one in bundle.parts])
+    session = run.session
+    return different_model(
+        session.model,
+        parts.get("config") or {},
+        parts.get("trainer") or {},
+        known=known_objects(session.model, session.optimizer),
+        names=read_in(run.evaluator.step_fn),
+    )
 
 
 def _are_same(saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> bool:

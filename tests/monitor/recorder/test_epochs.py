@@ -5,7 +5,7 @@ from torch import nn
 
 from flodl import FlowBuilder
 from flodl.core.log import set_verbosity, verbosity
-from flodl.monitor import Monitor
+from flodl.monitor import Monitor, read
 from flodl.monitor.snapshot import snapshot
 
 
@@ -178,12 +178,12 @@ def test_every_row_that_a_graph_closed_before_the_first_log_is_logged(monitor, r
     assert recorded("alert") == []
 
 
-def test_metrics_that_a_graph_closed_before_the_monitor_was_created_are_not_logged():
+def test_metrics_that_a_graph_closed_before_the_monitor_was_created_are_not_logged(tmp_path):
     model = FlowBuilder(nn.Linear(2, 2)).build()
     for name in ("pretraining", "loss"):
         model.record(name, 1.0)
         model.end_epoch()
-    with Monitor(2, console=False, resources=False) as before:
+    with Monitor(2, tmp_path, console=False, resources=False) as before:
         before.log(0, model)
     with Monitor(2, console=False, resources=False) as monitor:
         model.record("loss", 0.5)
@@ -191,7 +191,9 @@ def test_metrics_that_a_graph_closed_before_the_monitor_was_created_are_not_logg
         model.record("val", 0.75)
         model.end_epoch()
         monitor.log(0, model)
-    assert before.history[0]["metrics"] == {"loss": 1.0}  # the newest row: nothing was closed since
+    assert before.history[0]["metrics"] == {}
+    (alert,) = (entry.event.data["message"] for entry in read(tmp_path) if entry.event.kind == "alert")
+    assert alert.endswith("Those closed before the monitor was created are not logged.")
     assert monitor.history[0]["metrics"] == {"loss": 0.5, "val": 0.75}
 
 

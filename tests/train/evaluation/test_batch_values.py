@@ -191,3 +191,24 @@ def test_a_count_in_a_batch_that_cannot_be_split_is_reported_by_its_name(make, c
     make(step_fn=step_fn, monitor=None).fit(Loader(items, 5, collate=collate), epochs=1)
     printed = capfd.readouterr()
     assert (f"'{name}', a count over the batch" in printed.out + printed.err) == is_reported
+
+
+@pytest.mark.parametrize(
+    ("name", "compute", "is_noted"),
+    [
+        ("perplexity", lambda each: each.mean().exp(), True),
+        ("val_ppl", lambda each: each.mean().exp(), True),
+        ("ppl", lambda each: each.exp().mean(), False),  # one for each sample
+        ("f1", lambda each: 0 * each.mean(), True),
+        ("iou", lambda each: 0 * each.mean() + 1, False),
+    ],
+)
+def test_values_that_are_alike_in_all_batches_before_training_are_judged_by_their_names(
+    told, data, name, compute, is_noted
+):
+    def step_fn(model, x, y):
+        # Like the loss of a language model at first: nearly the same for each sample.
+        each = 4 + 0.01 * (model(x) - y).square().mean(1)
+        return each.mean(), {name: compute(each)}
+
+    assert (NOTE in told(step_fn)) == is_noted

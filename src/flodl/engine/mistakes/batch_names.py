@@ -22,7 +22,7 @@ def order_text(step_fn: StepFunction, batch: tuple[Any, ...]) -> str:
     >>> order_text(lambda model, x, y: x, (Tensor([1.0]), Tensor([2.0]).long()))
     'x is float32 [1] and y is int64 [1]'
     """
-    names = _parameter_names(step_fn)
+    names = parameter_names(step_fn)
     if len(batch) < 2 or len(names) < len(batch):
         return ""
     parts = [f"{name} is {batch_text((part,))[1:-1]}" for name, part in zip(names, batch)]
@@ -35,7 +35,7 @@ def named_tensors(step_fn: StepFunction, batch: tuple[Any, ...]) -> list[tuple[s
     >>> [name for name, tensor in named_tensors(lambda m, b: b, ({"x": Tensor([1.0])},))]
     ["b['x']"]
     """
-    names = _parameter_names(step_fn)
+    names = parameter_names(step_fn)
     if takes_names(step_fn) is not None:
         names = ["batch"]
     if len(names) < len(batch):
@@ -59,7 +59,7 @@ def _tensors_in(name: str, part: Any) -> Iterator[tuple[str, Tensor]]:
             yield from _tensors_in(f"{name}[{at}]", item)
 
 
-def _parameter_names(step_fn: StepFunction) -> list[str]:
+def parameter_names(step_fn: StepFunction) -> list[str]:
     """Return the names of the parameters after the model, if they can be known."""
     function: Any = step_fn.forward if isinstance(step_fn, nn.Module) else step_fn
     try:

@@ -13,8 +13,8 @@ from ..metrics import HasMetrics, Metrics, as_numbers
 class GraphMetrics:
     """Read from graphs only what they closed since they were logged last; other metrics are read as they are.
 
-    The first time, that is what a graph closed since this object was created. If it closed nothing since
-    then, its newest row is read. `alert` is called once if a graph has nothing new.
+    The first time, that is what a graph closed since this object was created. `alert` is called once if a
+    graph has nothing new.
     """
 
     def __init__(self, alert: Callable[[str], object]) -> None:
@@ -30,21 +30,16 @@ class GraphMetrics:
         latest = {name: (trends[name].epochs[-1], trends[name].latest) for name in trends if trends[name]}
         logged = self._logged.get(metrics)
         if logged is None:
-            recent = {name for name in latest if self._is_recent(trends[name])}
-            newest = max((at for at, _ in latest.values()), default=-1)
-            found = {
-                name: value
-                for name, (at, value) in latest.items()
-                if (name in recent if recent else at == newest)
-            }
+            found = {name: value for name, (_, value) in latest.items() if self._is_recent(trends[name])}
         else:
             found = {name: value for name, (at, value) in latest.items() if logged.get(name) != (at, value)}
         self._logged[metrics] = latest
         if not found and self._alert is not None:
             alert, self._alert = self._alert, None
+            earlier = " Those closed before the monitor was created are not logged." if latest else ""
             alert(
                 f"the graph has no new metrics for epoch {epoch + 1}. Record metrics with record or collect, "
-                "and call end_epoch() before the graph is logged."
+                f"and call end_epoch() before the graph is logged.{earlier if logged is None else ''}"
             )
         return as_numbers(found)
 

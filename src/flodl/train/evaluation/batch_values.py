@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flodl.core import log
 from flodl.core.metric_modes import words_of
-from flodl.core.pooled_metrics import Pooling, pooling_of
+from flodl.core.pooled_metrics import Pooling, is_perplexity, pooling_of
 from flodl.engine import TrainStep, sandbox
 
 from .evaluator import Evaluator
@@ -105,9 +105,15 @@ def _note(step: TrainStep, evaluator: Evaluator, batch: Any, pooled: Mapping[str
     """Return a note about values that are not means over samples, or ""."""
     names = []
     for name, how in pooled.items():
-        found = compare_pieces(step, evaluator, batch, [name])
-        is_known = found is not None and name in found.whole
-        if not found.is_mean(name) if found is not None and is_known else how is Pooling.ALWAYS:
+        found = compare_pieces(step, evaluator, batch, [name, "loss"])
+        if found is None or name not in found.whole:
+            is_pooled = how is Pooling.ALWAYS
+        elif found.is_mean(name) and how is Pooling.ALWAYS and found.is_flat(name):
+            # Before training, batches may be too similar to tell: the outputs of a model are nearly uniform.
+            is_pooled = found.is_exp_of_loss(name) or not is_perplexity(name)
+        else:
+            is_pooled = not found.is_mean(name)
+        if is_pooled:
             names.append(name)
     if not names:
         return ""

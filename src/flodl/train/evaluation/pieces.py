@@ -39,6 +39,26 @@ class Pieces:
         """
         return self._is_close(name, sum(one[name] * share for one, share in zip(self.pieces, self.shares)))
 
+    def is_flat(self, name: str) -> bool:
+        """Return whether the values of the pieces are so alike that other functions are close to their mean.
+
+        >>> pieces = [{"ppl": 65.0}, {"ppl": 65.3}]
+        >>> Pieces({"ppl": 65.15}, pieces, [0.5, 0.5]).is_flat("ppl")
+        True
+        """
+        values = [one[name] for one in (self.whole, *self.pieces)]
+        spread = max(values) - min(values)
+        return spread * spread <= 8 * self.tolerance * max(map(abs, values)) ** 2
+
+    def is_exp_of_loss(self, name: str) -> bool:
+        """Return whether a value is the exponential of the mean loss, as a perplexity is.
+
+        >>> Pieces({"ppl": math.e, "loss": 1.0}, [], []).is_exp_of_loss("ppl")
+        True
+        """
+        loss = self.whole.get("loss", math.inf)
+        return loss < 100.0 and math.isclose(self.whole[name], math.exp(loss), rel_tol=1e-5)
+
     def is_sum(self, name: str) -> bool:
         """Return whether a value is the sum of those of the pieces, and not their mean.
 

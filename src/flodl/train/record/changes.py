@@ -65,7 +65,7 @@ def _without_equal(one: Any, other: Any) -> tuple[Any, Any]:
     texts = (one, other)
     if one == other or not all(isinstance(text, str) and text.endswith(")") for text in texts):
         return one, other
-    kinds, settings = zip(*(_parts(text) for text in texts))
+    kinds, settings = zip(*(settings_in(text) for text in texts))
     if kinds[0] != kinds[1] or max(map(len, texts)) <= _MAX_MODULE:
         return one, other
     differing = [
@@ -75,10 +75,10 @@ def _without_equal(one: Any, other: Any) -> tuple[Any, Any]:
     return (shown[0], shown[1]) if all(differing) else (one, other)
 
 
-def _parts(text: str) -> tuple[str, list[str]]:
+def settings_in(text: str) -> tuple[str, list[str]]:
     """Return the class and the settings in the text of a module.
 
-    >>> _parts("Net(sizes=[1, 2], name='a, b')")
+    >>> settings_in("Net(sizes=[1, 2], name='a, b')")
     ('Net', ['sizes=[1, 2]', "name='a, b'"])
     """
     kind, _, inside = text.removesuffix(")").partition("(")

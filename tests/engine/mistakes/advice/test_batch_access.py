@@ -147,3 +147,17 @@ def test_errors_about_other_objects_are_not_blamed_on_the_batch(step_fn, kind) -
     with pytest.raises(kind) as raised:
         run(step_fn, NAMED)
     assert not isinstance(raised.value, StepFunctionError)
+
+
+@pytest.mark.parametrize("keys", ["xy", "yx"])
+def test_a_dict_that_is_unpacked_into_its_keys_is_named(keys: str) -> None:
+    named = {"x": X, "y": Y}
+    with pytest.raises(
+        StepFunctionError, match=r"the strings '[xy]' and '[xy]', .*Write step\(\*\*batch\)\."
+    ):
+        run(lambda model, x, y: F.mse_loss(model(x), y), *{key: named[key] for key in keys})
+
+
+def test_texts_in_a_batch_are_not_called_keys() -> None:
+    with pytest.raises(StepFunctionError, match="Models take numbers: encode texts as tensors"):
+        run(lambda model, x, y: F.mse_loss(model(x), y), "a text", "another")

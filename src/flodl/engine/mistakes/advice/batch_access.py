@@ -12,7 +12,7 @@ from flodl.core.formats import a_type
 from flodl.core.paths import did_you_mean, nearest
 
 from ...settings import StepFunction
-from ..batch_names import order_text
+from ..batch_names import order_text, parameter_names
 from ..batch_text import batch_text, keys_text
 from ..step_function import signature_text
 from .collated_lists import collated_list
@@ -29,6 +29,11 @@ def wrong_access(
     """
     the_batch = f"the batch {of_data}".rstrip()
     at = f"in {called}{signature_text(step_fn)}"
+    if (strings := _strings(batch)) and {*strings} == {*parameter_names(step_fn)}:
+        return (
+            f"the parts of {the_batch} are the strings {' and '.join(map(repr, batch))}, {at}. A dict that "
+            "is unpacked with * gives its keys. Write step(**batch)."
+        )
     if isinstance(error, KeyError) and error.args:
         mapping = _part_of(batch, _subscripted(error))
         key = error.args[0]
@@ -47,6 +52,12 @@ def wrong_access(
     if isinstance(error, ValueError) and re.search(r"values to unpack", str(error)):
         return _wrong_unpacking(error, step_fn, batch, at)
     return ""
+
+
+def _strings(batch: tuple[Any, ...]) -> list[str]:
+    """Return the parts of a batch of strings; an empty list if some are something else."""
+    strings = [part for part in batch if isinstance(part, str)]
+    return strings if len(strings) == len(batch) else []
 
 
 def about_keys(mapping: Mapping[Any, Any]) -> str:

@@ -29,7 +29,7 @@ from .collated_lists import collated_list
 from .forward_method import advice_for_forward
 from .frames import frames_of, raising_module
 from .input_dtypes import DTYPES, dtype_advice
-from .layer_inputs import advice_for_layer, layer_input
+from .layer_inputs import advice_for_layer, advice_for_tuple, layer_input
 from .model_call import advice_for_call, advice_for_lengths
 from .model_output import advice_for_output
 from .numpy_arrays import advice_for_arrays
@@ -128,7 +128,7 @@ def _advice(
     if re.search(_ONE_VALUE, told):
         return _one_value(told, batch)
     if re.search(r"must be (a )?Tensor, not|must be Tensor", told):
-        return _not_a_tensor(told, error, batch)
+        return _not_a_tensor(told, error, model, batch)
     if re.search(DTYPES, told):
         advice = dtype_advice(told, error, model, named)
         is_mixed = len({leaf.is_floating_point() for leaf in leaves}) > 1
@@ -154,7 +154,7 @@ def _one_value(told: str, batch: tuple[Any, ...]) -> str:
     return f"The norm needs more than one value for each channel in training. {advice}"
 
 
-def _not_a_tensor(told: str, error: Exception, batch: tuple[Any, ...]) -> str:
+def _not_a_tensor(told: str, error: Exception, model: nn.Module, batch: tuple[Any, ...]) -> str:
     """Return the advice for a model or loss that gets something other than a tensor."""
     mapping = next((part for part in batch if isinstance(part, Mapping)), None)
     if "not str" in told:
@@ -168,7 +168,7 @@ def _not_a_tensor(told: str, error: Exception, batch: tuple[Any, ...]) -> str:
             f"The batch is a dict: pass its parts to the model, as in model(batch[{name}]) or model(**batch)."
         )
     if re.search(r"not (list|tuple)\b", told):
-        if advice := collated_list(batch):
+        if advice := collated_list(batch) or advice_for_tuple(error, model, batch):
             return advice
         lists = [part for part in batch if isinstance(part, list | tuple)]
         if any(isinstance(item, Tensor) for part in lists for item in part):

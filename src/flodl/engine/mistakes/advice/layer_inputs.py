@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
+from types import FrameType
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
+from flodl.core.formats import a_type
+
 from ..batch_names import Named, base_of
 from .frames import frames_of, raising_module
 
+# These return their output and a state, or the weights of the attention.
+_RETURN_TUPLES = (nn.RNNBase, nn.LSTMCell, nn.MultiheadAttention)
 _AXES = {1: "L", 2: "H, W", 3: "D, H, W"}
 
 
@@ -35,6 +42,38 @@ def layer_input(error: BaseException, model: nn.Module) -> tuple[str, nn.Module,
             given = seen.get(code.co_varnames[1])
             return (path, layer, given) if isinstance(given, Tensor) else None
     return None
+
+
+def advice_for_tuple(error: BaseException, model: nn.Module, batch: Sequence[Any]) -> str:
+    """Return what to change if a layer of torch got a tuple that another layer returns, or "".
+
+    >>> model = nn.Sequential(nn.GRU(2, 3), nn.Linear(3, 1))
+    >>> try:
+    ...     model(Tensor(4, 5, 2))
+    ... except TypeError as error:
+    ...     advice_for_tuple(error, model, ())[:58]
+    "The Linear at '1' gets a tuple: the GRU at '0' returns its"
+    """
+    found = raising_module(error, model)
+    if found is None or not type(found[1]).__module__.startswith("torch.nn."):
+        return ""
+    path, layer = found
+    given = next((frame.f_locals.get("input") for frame in frames_of(error) if _is_call(frame, layer)), None)
+    if not isinstance(given, tuple | list) or any(given is part for part in batch):
+        return ""
+    told = f"The {type(layer).__name__}{f' at {path!r}' if path else ''} gets {a_type(given)}"
+    sources = [(name, one) for name, one in model.named_modules() if isinstance(one, _RETURN_TUPLES)]
+    if len(sources) == 1:
+        name, source = sources[0]
+        told += f": the {type(source).__name__} at {name!r} returns its output and more, such as its state"
+    return (
+        f"{told}. Pass on the first part only, as in output, _ = gru(x). An nn.Sequential cannot do that: "
+        "put a small module around it, or use a flodl graph: .through(nn.GRU(…)).through(lambda out: out[0])."
+    )
+
+
+def _is_call(frame: FrameType, layer: nn.Module) -> bool:
+    return frame.f_code.co_name == "forward" and frame.f_locals.get("self") is layer
 
 
 def advice_for_layer(layer: nn.Module, given: Tensor, named: Named, order: str) -> str:
