@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from . import slow_tests
 from .warm_python import WarmPython
 
 os.environ["FDL_NO_UPDATE_CHECK"] = "1"
@@ -38,11 +39,18 @@ FUZZ_CASES = 40  # per fuzz test, unless --fuzz says otherwise
 
 
 def pytest_addoption(parser):
-    """Add the options of the fuzz tests."""
+    """Add the options of the fuzz tests, and one for the list of slow tests."""
     parser.addoption(
         "--fuzz", type=int, default=FUZZ_CASES, help="cases per fuzz test (default: %(default)s)"
     )
     parser.addoption("--fuzz-case", type=int, default=None, help="run only this case of each fuzz test")
+    parser.addoption("--find-slow", action="store_true", help="write the list of slow tests anew")
+
+
+def pytest_configure(config):
+    """Measure all tests if the list of slow ones is to be written; workers only run them."""
+    if config.getoption("--find-slow") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(slow_tests.FindSlow())
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -124,12 +132,13 @@ def pytest_collect_file():
 
 
 def pytest_collection_modifyitems(items):
-    """Mark every test of a slow folder."""
+    """Mark every test of a slow folder, and those in the list."""
     slow: dict[Path, bool] = {}
+    listed = slow_tests.listed()
     for item in items:
         if item.path not in slow:
             slow[item.path] = any(item.path.is_relative_to(folder) for folder in SLOW_FOLDERS)
-        if slow[item.path]:
+        if slow[item.path] or slow_tests.function_of(item.nodeid) in listed:
             item.add_marker(pytest.mark.slow)
 
 

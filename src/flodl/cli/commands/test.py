@@ -47,7 +47,9 @@ class Outcome:
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @click.option(
-    "--quick", is_flag=True, help="Skip the tests marked slow: compilation, browser, long subprocess tests."
+    "--quick",
+    is_flag=True,
+    help="Skip slow tests, such as those that compile or use a browser.",
 )
 @click.option(
     "--fuzz",
@@ -59,7 +61,7 @@ class Outcome:
 def command(*, quick: bool, fuzz: int | None, pytest_args: tuple[str, ...]) -> int:
     """Check flodl itself: format, lint, types and the whole test suite.
 
-    Run `fdl test --quick` after each change; it takes about five minutes on two cores.
+    Run `fdl test --quick` after each change; it takes about three minutes on two cores.
 
     Run `fdl test --fuzz 10000` after a change to code that parses files or requests. The whole suite runs the
     same tests with a few cases each.
