@@ -366,7 +366,7 @@ def test_a_new_program_whose_model_differs_from_the_saved_one_is_warned(
     assert ("restore_best: the model is not the one that was saved" in told) == bool(words)
 
 
-def test_changes_to_a_model_during_a_run_are_no_difference_to_what_was_saved(make, data, tmp_path, capsys):
+def test_changes_to_a_model_during_a_run_are_not_reported_by_restore_best(make, data, tmp_path, capsys):
     trainer = make(plain(nn.Dropout(0.5)), checkpoint_dir=tmp_path / "run")
     trainer.fit(data, epochs=1, batch_size=10, eval_data=data)
     trainer.model[1].p = 0.1

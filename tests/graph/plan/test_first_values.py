@@ -18,7 +18,7 @@ def notes_of(graph, x):
     return "\n".join(raised.value.__notes__)
 
 
-def test_a_cell_that_does_not_handle_none_is_told_to_set_a_first_value():
+def test_a_cell_that_does_not_handle_none_gets_advice_about_first_values():
     graph = FlowBuilder(Cell()).using("memory").tag("memory").build()
     assert "'memory' is None in the first call" in notes_of(graph, torch.ones(2, 3))
 
