@@ -161,7 +161,7 @@ def test_the_forward_reads_no_tensor_on_the_host(family, masked):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of torch's compiler
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch compiles for the CPU with g++")
-@pytest.mark.parametrize("family", ["bert", "albert", "deberta-v2", "modernbert"])  # the others are like BERT
+@pytest.mark.parametrize("family", ["albert", "deberta-v2"])  # BERT is like ALBERT; ModernBERT: test_packed
 def test_a_compiled_step_equals_an_eager_one(family):
     losses = {}
     for tier in ("eager", "compiled"):

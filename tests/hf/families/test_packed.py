@@ -231,7 +231,7 @@ def test_a_packed_forward_compiles_into_one_graph(family):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of torch's compiler
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch compiles for the CPU with g++")
-@pytest.mark.parametrize("family", ["deberta-v2", "modernbert"])  # the others are simpler
+@pytest.mark.parametrize("family", ["modernbert"])  # that of DeBERTa takes a minute to compile
 def test_a_compiled_step_of_packed_batches_equals_an_eager_one(family):
     losses = {}
     for tier in ("eager", "compiled"):
