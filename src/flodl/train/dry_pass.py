@@ -57,6 +57,7 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
             evaluated = run.loaders.peek_evaluation(eval_data)
         if evaluated is not None:
             for warning in random_changes(run.loaders.evaluation):
+                run.reported.add(warning)
                 run.reports.warn(warning)
             compare_inputs(run, evaluated[0], call="eval_data={}")
     metrics = [*evaluator.metrics.values()]
@@ -82,6 +83,7 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
                         *evaluated,
                         on_outputs=lambda *pair: outputs.append(pair),
                         on_broadcasts=broadcasts.extend,
+                        on_warning=warnings.append,
                     )
                     warnings += [
                         one for pair in outputs for one in broadcast_metrics(evaluator.metrics, *pair)

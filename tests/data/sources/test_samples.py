@@ -187,3 +187,8 @@ def test_an_async_collate_raises():
 
     with pytest.raises(DataError, match=r"collate returned a coroutine, which is not a batch: .* plain func"):
         next(iter(Loader(list(torch.ones(8, 2)), 4, collate=collate)))
+
+
+def test_a_collate_without_a_return_raises():
+    with pytest.raises(DataError, match="collate returned None, which is not a batch"):
+        next(iter(Loader(list(torch.ones(8, 2)), 4, collate=lambda samples: None)))

@@ -289,3 +289,15 @@ def test_a_model_that_computes_features_for_another_module_is_fine(is_frozen: bo
     step = TrainStep(backbone, torch.optim.SGD(head.parameters(), lr=0.1), loss_of_head)
     step(X, Y)
     assert step.report().events == ()
+
+
+def test_a_step_whose_optimizer_belongs_to_another_model_is_reported(capsys) -> None:
+    generator, discriminator = nn.Linear(4, 2), nn.Linear(2, 1)
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (generator, discriminator)]
+    for optimizer in optimizers:
+        step = TrainStep(generator, optimizer, lambda g, z: discriminator(g(z)).mean(), tier="eager")
+        for _ in range(3):
+            step(torch.randn(8, 4))
+        told = capsys.readouterr().err
+        is_swapped = optimizer is optimizers[1]
+        assert told.count("the optimizer of this step has none of the parameters of its model") == is_swapped

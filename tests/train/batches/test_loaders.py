@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from flodl import Loader, Trainer
 from flodl.core import DataError, StepError, TrainError
+from flodl.train import EarlyStopping
 
 X = torch.arange(20.0).view(20, 1)
 
@@ -282,3 +283,16 @@ def test_an_iterator_for_several_epochs_is_rejected_before_anything_is_trained(w
 def test_an_iterator_can_be_trained_on_for_one_epoch(limit):
     made = trainer(lambda model, x: model(x).square().mean())
     assert made.fit(iter([X[:10], X[10:]]), epochs=1, limit=limit).steps == (limit or 2)
+
+
+def test_samples_with_sequences_of_their_own_lengths_are_not_called_batches(make):
+    sequences = [(torch.ones(n, 3), torch.ones(n, 1)) for n in (7, 5, 6, 4)]
+
+    def collate(items):
+        return tuple(nn.utils.rnn.pad_sequence(list(part), batch_first=True) for part in zip(*items))
+
+    trainer = make(hooks=[EarlyStopping("eval_los")])
+    train, evaluation = (Loader(sequences, 2, collate=collate) for _ in range(2))
+    with pytest.raises(TrainError) as caught:
+        trainer.fit(train, epochs=1, eval_data=evaluation)
+    assert "look like batches" not in "".join(getattr(caught.value, "__notes__", []))

@@ -6,7 +6,7 @@ from torch import nn
 
 from flodl import FlowBuilder, Loader
 from flodl.checkpoint import list_bundles
-from flodl.core import CheckpointError, MetricError, TrainError
+from flodl.core import CheckpointError, MetricError, PathError, TrainError
 from flodl.monitor import read
 from flodl.train import ClassF1, EarlyStopping, Phase, ReduceOnPlateau
 
@@ -452,9 +452,19 @@ def test_a_thawed_part_stays_thawed_although_the_program_freezes_it_at_the_start
     assert all(module.training for module in again.model.encoder.modules())
 
 
-def test_a_phase_needs_a_graph(make, data):
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_a_phase_needs_a_graph(make, data, epoch):
+    trainer = make(hooks=[Phase(epoch, freeze=["0"])])
     with pytest.raises(TrainError, match="the model is a Sequential, not a Graph"):
-        make(hooks=[Phase(0, freeze=["0"])]).fit(data, epochs=1, batch_size=20)
+        trainer.fit(data, epochs=3, batch_size=20)
+    assert trainer.updates == 0
+
+
+def test_a_phase_with_an_unknown_path_raises_before_anything_is_trained(make, data):
+    trainer = make(tree(), hooks=[Phase(0, freeze=["encoder"]), Phase(2, thaw=["encodr"])])
+    with pytest.raises(PathError, match=r"Did you mean 'encoder'\?"):
+        trainer.fit(data, epochs=3, batch_size=20)
+    assert trainer.updates == 0
 
 
 def test_a_hook_can_thaw_a_part_based_on_a_trend(make, data):

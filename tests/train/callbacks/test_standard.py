@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch import nn
 
+from flodl import FlowBuilder
 from flodl.checkpoint import best, best_bundle, last, list_bundles
 from flodl.core import TrainError
 from flodl.train import EarlyStopping, Phase, ReduceOnPlateau
@@ -128,11 +130,12 @@ def test_a_run_reports_a_direction_that_was_guessed(make, data, tmp_path, capsys
 
 
 def test_a_phase_after_the_last_epoch_causes_a_warning(make, data, capsys):
-    hooks = [Phase(2, thaw=["0"]), Phase(9, freeze=["0"])]
-    make(hooks=hooks).fit(data, epochs=2, batch_size=8)
+    hooks = [Phase(2, thaw=["head"]), Phase(9, freeze=["head"])]
+    model = FlowBuilder(nn.Linear(3, 1)).tag("head").build()
+    make(model, hooks=hooks).fit(data, epochs=2, batch_size=8)
     warnings = [line for line in capsys.readouterr().err.splitlines() if "has no effect" in line]
     assert len(warnings) == 2
-    assert "Phase(2, freeze=[], thaw=['0'], eval_mode=False) has no effect" in warnings[0]
+    assert "Phase(2, freeze=[], thaw=['head'], eval_mode=False) has no effect" in warnings[0]
     assert "the last one of this run is 1" in warnings[0]
 
 

@@ -338,3 +338,13 @@ def test_other_scales_are_reported_in_later_evaluations_too(make, capsys, tmp_pa
 def test_a_part_is_the_same_by_its_index_and_by_its_place(told_of_scales):
     told = told_of_scales(up_to_1, None, up_to_1, Normalize([0.5], [0.1], of=0))
     assert "the evaluation data is normalized by Normalize([0.5], [0.1], of=0), and the training" in told
+
+
+def test_random_changes_in_an_evaluation_without_training_are_reported_once(make, capsys):
+    def step(model, x, y):
+        return nn.functional.cross_entropy(model(x.flatten(1)), y)
+
+    trainer = make(nn.Linear(28 * 28, 10), step)
+    for _ in range(2):
+        trainer.evaluate(Loader(images(60, 1), 30, shuffle=False, augment=RandomCrop(2)))
+    assert capsys.readouterr().err.count("changes images at random (RandomCrop(2))") == 1

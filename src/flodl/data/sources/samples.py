@@ -116,6 +116,8 @@ def apply_collate(collate: Collate, samples: list[Any], indices: Sequence[int] |
             "collate returned a coroutine, which is not a batch: calling an async function runs none of "
             "its code. Write a plain function: def collate(samples)."
         )
+    if batch is None:
+        raise DataError("collate returned None, which is not a batch. Does it end without a return?")
     return batch
 
 

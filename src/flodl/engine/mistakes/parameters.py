@@ -98,6 +98,14 @@ class TrainedParameters:
             # Another step may train them, as in a GAN.
             elsewhere = in_any_optimizer()
             self._settled.update(name for name, _ in named)
+            of_others = [name for name, one in named if one in elsewhere]
+            if of_others and in_optimizer.isdisjoint(model.parameters()):
+                return (
+                    "the optimizer of this step has none of the parameters of its model. Gradients reach "
+                    f"{of_others[0]!r} and others, which another optimizer has, so this step trains "
+                    "something else. Pass the optimizer of this model; if the step should train another "
+                    "model through this one, create it with that model"
+                )
             named = [(name, one) for name, one in named if one not in elsewhere]
         if not named:
             return ""

@@ -43,7 +43,9 @@ def looks_like_batches(data: Any) -> bool:
     (True, False)
     """
     if isinstance(data, Loader):
-        data = None if data.batch_size is None else data.arguments()["source"]
+        given = data.arguments()
+        is_changed = given["collate"] is not None or given["transform"] is not None
+        data = None if data.batch_size is None or is_changed else given["source"]
     if not isinstance(data, list) or not data or not isinstance(data[0], tuple | list | dict):
         return False
     parts = data[0].values() if isinstance(data[0], dict) else data[0]

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from torch import nn
+
 from flodl.core import TrainError
 from flodl.core.formats import a_type, counted
 from flodl.core.integers import as_integer, is_integer, is_number
@@ -259,17 +261,27 @@ class Phase:
         paths = f"freeze={list(self.freeze)}, thaw={list(self.thaw)}"
         return f"Phase({self.epoch}, {paths}, eval_mode={self.eval_mode})"
 
+    def on_start(self, trainer: TrainerControls) -> None:
+        """Raise if the model has no such parts: the epoch may be hours away."""
+        model = _graph(trainer.model)
+        for path in (*self.freeze, *self.thaw):
+            model.parameters_at(path)
+
     def on_epoch_start(self, trainer: TrainerControls, epoch: int) -> None:
         """Freeze and thaw if this is the epoch."""
         if epoch != self.epoch:
             return
-        model = trainer.model
-        if not isinstance(model, Graph):
-            raise TrainError(
-                f"Phase freezes by path, and the model is {a_type(model)}, not a Graph. "
-                "Build it with FlowBuilder, or set requires_grad in your own hook."
-            )
+        model = _graph(trainer.model)
         for path in self.freeze:
             model.freeze(path, eval_mode=self.eval_mode)
         for path in self.thaw:
             model.thaw(path)
+
+
+def _graph(model: nn.Module) -> Graph:
+    if isinstance(model, Graph):
+        return model
+    raise TrainError(
+        f"Phase freezes by path, and the model is {a_type(model)}, not a Graph. "
+        "Build it with FlowBuilder, or set requires_grad in your own hook."
+    )

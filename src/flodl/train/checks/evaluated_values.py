@@ -11,6 +11,7 @@ from flodl.monitor import Monitor
 from ..batches.samples import Batches
 from ..evaluation.batch_values import judge_values
 from ..run import Run
+from .augmentations import random_changes
 from .evaluated_inputs import compare_inputs
 
 _CHECKED = "evaluated values"
@@ -30,6 +31,7 @@ def evaluate_once(run: Run, read: Callable[[], Batches]) -> dict[str, float]:
     def read_and_look() -> Iterator[tuple[Any, int | None]]:
         for number, (batch, samples) in enumerate(read()):
             if number == 0:
+                _warn_of_random_changes(run)
                 compare_inputs(run, batch, call="trainer.evaluate({})")
                 if not is_judged and not first:
                     first.append(batch)
@@ -42,3 +44,10 @@ def evaluate_once(run: Run, read: Callable[[], Batches]) -> dict[str, float]:
             judged = judge_values(run.session.train_step, run.evaluator, first[0])
         run.report_values(judged)
     return values
+
+
+def _warn_of_random_changes(run: Run) -> None:
+    for warning in random_changes(run.loaders.evaluation):
+        if warning not in run.reported:
+            run.reported.add(warning)
+            run.reports.warn(warning)

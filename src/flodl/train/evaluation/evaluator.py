@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,9 +31,10 @@ from ..batches.samples import Batches
 from ..checks.class_names import check_class_names
 from .ema import AveragedWeights
 from .metrics import Results, computed_or_nan, modes_of, reset_metrics, update_metrics
+from .model_calls import ModelCall, record_calls
 from .modes import check_still_evaluating, evaluation_mode
 from .names import check_metric_names, check_names, check_number, merge_values
-from .outputs import OF_DATA, Outputs, predict
+from .outputs import OF_DATA, Outputs, predict, warning_about_classes, warning_about_inputs
 from .step_errors import calls_backward, check_signature
 
 
@@ -131,11 +133,12 @@ class Evaluator:
         *,
         on_outputs: Callable[[Any, Any], None],
         on_broadcasts: Callable[[list[str]], None],
+        on_warning: Callable[[str], object],
     ) -> tuple[list[str], list[str]]:
         """Evaluate one batch, and return the names of the values and of the matrices that there are.
 
         `on_outputs` receives the predictions and targets for the metrics, `on_broadcasts` where the step
-        function combines [n, 1] and [n].
+        function combines [n, 1] and [n], `on_warning` that the metrics get something else than the loss.
         """
         found, tables = self._evaluate(
             [(batch, samples)],
@@ -144,6 +147,7 @@ class Evaluator:
             compute=computed_or_nan,
             on_outputs=on_outputs,
             on_broadcasts=on_broadcasts,
+            on_warning=on_warning,
         )
         names, matrices = list(found), [name for name in tables if name not in found]
         if self.average is None:
@@ -170,10 +174,14 @@ class Evaluator:
         compute: Callable[[Any], Any] | None = None,
         on_outputs: Callable[[Any, Any], None] | None = None,
         on_broadcasts: Callable[[list[str]], None] | None = None,
+        on_warning: Callable[[str], object] | None = None,
     ) -> tuple[dict[str, float], dict[str, dict[str, Any]]]:
         sums = WeightedSums()
         reset_metrics(self.metrics, self.device)
         note = ""
+        # The first batch tells whether the step function prepares what the metrics get.
+        is_compared = not self.metrics or self.outputs is not None
+        calls, used = list[ModelCall](), list[tuple[Tensor, int]]()
         with evaluation_mode(self.model), without_carried_values(self.model), without_records(self.model):
             for batch, samples in batches:
                 before_batch()
@@ -186,12 +194,15 @@ class Evaluator:
                     samples, lengths = num_samples(arguments), leading_lengths(arguments)
                     if len(lengths) > 1 and warns and "samples" not in self.reported:
                         note = ambiguous_samples(lengths)
-                with computing_in(self.precision, self.device):
-                    if on_broadcasts is None:
-                        loss, values = self._call_step_fn(arguments)
-                    else:
-                        with watch_broadcasts(self.model, arguments) as broadcasts:
-                            loss, values = self._call_step_fn(arguments)
+                with computing_in(self.precision, self.device), ExitStack() as watching:
+                    if not is_compared:
+                        calls = watching.enter_context(record_calls(self.model))
+                    if on_broadcasts is not None:
+                        watch = watch_broadcasts(self.model, arguments, on_targets=_adding_to(used))
+                        broadcasts = watching.enter_context(watch)
+                    loss, values = self._call_step_fn(arguments)
+                    watching.close()
+                    if on_broadcasts is not None:
                         on_broadcasts(broadcasts)
                     if self.model.training:
                         check_still_evaluating(self.model)
@@ -200,7 +211,13 @@ class Evaluator:
                         warns = not self._warn_of_empty(arguments, loss)
                     sums.add({"loss": loss, **values}, samples)
                     if self.metrics:
-                        predictions, targets = predict(self.outputs, self.model, self.step_fn, arguments)
+                        predictions, targets = predict(
+                            self.outputs, self.model, self.step_fn, arguments, calls
+                        )
+                        if not is_compared:
+                            is_compared = True
+                            self._warn_of_other_inputs(arguments, calls, used, predictions, on_warning)
+                            calls.clear()
                         update_metrics(self.metrics, predictions, targets)
                         if on_outputs is not None:
                             on_outputs(predictions, targets)
@@ -209,6 +226,26 @@ class Evaluator:
             ("a value of the step function", sums.means()), ("a metric of metrics=", results.values)
         )
         return values, results.tables
+
+    def _warn_of_other_inputs(
+        self,
+        arguments: tuple[Any, ...],
+        calls: Sequence[ModelCall],
+        used: Sequence[tuple[Tensor, int]],
+        predictions: Any,
+        on_warning: Callable[[str], object] | None,
+    ) -> None:
+        """Warn once if the metrics do not get what the loss of the step function gets."""
+        for warning in (
+            warning_about_inputs(self.step_fn, arguments, calls, predictions),
+            warning_about_classes(self.step_fn, arguments, used),
+        ):
+            if warning and warning not in self.reported:
+                self.reported.add(warning)
+                if on_warning is None:
+                    log.warn("evaluation: %s", warning)
+                else:
+                    on_warning(warning)
 
     def _warn_of_empty(self, arguments: tuple[Any, ...], loss: Any) -> bool:
         """Warn about a batch without samples that makes the mean loss NaN; return whether it does."""
@@ -252,3 +289,7 @@ def _loss_and_values(result: Any) -> tuple[Any, Mapping[str, Any]]:
     checked = torch.as_tensor(loss) if isinstance(loss, int | float | np.number) else loss
     outcome_of((checked, values), needs_gradient=False)
     return loss, values
+
+
+def _adding_to(used: list[tuple[Tensor, int]]) -> Callable[[Tensor, int], None]:
+    return lambda targets, ignored: used.append((targets, ignored))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from flodl.core import FlodlError, TrainError
 from flodl.core.formats import a_type
 from flodl.engine import explained
+
+from .model_calls import ModelCall, described, other_classes, other_inputs
 
 Outputs = Callable[..., tuple[Any, Any]]
 OF_DATA = "of the evaluation data"
@@ -19,11 +21,15 @@ _CALLED = "outputs="
 
 
 def predict(
-    outputs: Outputs | None, model: nn.Module, step_fn: Callable[..., Any], arguments: tuple[Any, ...]
+    outputs: Outputs | None,
+    model: nn.Module,
+    step_fn: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    calls: Sequence[ModelCall] = (),
 ) -> tuple[Any, Any]:
-    """Return the predictions and targets of a batch."""
+    """Return the predictions and targets of a batch; `calls` are those of the model in the step function."""
     if outputs is None:
-        return _pair(model, step_fn, arguments)
+        return _pair(model, step_fn, arguments, calls)
     try:
         found: Any = outputs(model, *arguments)
     except Exception as error:
@@ -43,7 +49,12 @@ def predict(
     return found[0], found[1]
 
 
-def _pair(model: nn.Module, step_fn: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+def _pair(
+    model: nn.Module,
+    step_fn: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    calls: Sequence[ModelCall],
+) -> tuple[Any, Any]:
     """Treat a batch as inputs and targets."""
     if len(arguments) != 2:
         raise TrainError(
@@ -57,6 +68,7 @@ def _pair(model: nn.Module, step_fn: Callable[..., Any], arguments: tuple[Any, .
     except Exception as error:
         if not isinstance(inputs, Mapping):
             _check_one_input(model, step_fn, arguments, error)
+            _check_same_input(model, step_fn, arguments, calls, error)
             raise
         raise TrainError(
             f"metrics need predictions, and the model cannot be called with the {type(inputs).__name__} that "
@@ -79,6 +91,56 @@ def _check_one_input(
         ) from error
     except ValueError:
         return  # it has no signature
+
+
+def _check_same_input(
+    model: nn.Module,
+    step_fn: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    calls: Sequence[ModelCall],
+    error: Exception,
+) -> None:
+    """After an error of `model(x)`, raise TrainError if the step function calls the model otherwise."""
+    inputs = arguments[0]
+    if isinstance(error, torch.OutOfMemoryError) or not calls or not isinstance(inputs, Tensor):
+        return
+    if any(call.given is inputs for call in calls):
+        return
+    names = _names(step_fn, len(arguments))
+    first_line = str(error).partition("\n")[0].rstrip(".")
+    raise TrainError(
+        f"metrics need predictions, and model({names[0]}) fails with the first part of the batch: "
+        f"{type(error).__name__}: {first_line}. The step function calls the model with "
+        f"{described(calls[0].given, inputs)}. "
+        f"Do the same for the metrics: outputs=lambda model, {', '.join(names)}: (model(…), {names[-1]}), or "
+        "prepare the data before the training."
+    ) from error
+
+
+def warning_about_inputs(
+    step_fn: Callable[..., Any], arguments: tuple[Any, ...], calls: Sequence[ModelCall], predictions: Any
+) -> str:
+    """Return a warning if the step function calls the model with something else than the metrics do."""
+    other = other_inputs(calls, arguments[0], predictions)
+    names = _names(step_fn, len(arguments))
+    return other and (
+        f"the metrics of metrics= get model({names[0]}), and the step function calls the model with {other}, "
+        "so they do not judge the predictions of its loss. Do the same for the metrics: outputs=lambda "
+        f"model, {', '.join(names)}: (model(…), {names[-1]}), or prepare the data before the training."
+    )
+
+
+def warning_about_classes(
+    step_fn: Callable[..., Any], arguments: tuple[Any, ...], used: Sequence[tuple[Tensor, int]]
+) -> str:
+    """Return a warning if the losses of the step function get other class indices than the metrics do."""
+    other = other_classes(used, arguments[-1])
+    names = _names(step_fn, len(arguments))
+    return other and (
+        f"the metrics of metrics= get {names[-1]}, and the loss of the step function gets other classes, "
+        f"such as {other}. Do the same for the metrics: outputs=lambda model, {', '.join(names)}: "
+        f"(model({names[0]}), …), or change the labels before the training."
+    )
 
 
 def fitting_outputs(model: nn.Module, step_fn: Callable[..., Any], arguments: tuple[Any, ...]) -> str:

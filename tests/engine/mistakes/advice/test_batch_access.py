@@ -161,3 +161,8 @@ def test_a_dict_that_is_unpacked_into_its_keys_is_named(keys: str) -> None:
 def test_texts_in_a_batch_are_not_called_keys() -> None:
     with pytest.raises(StepFunctionError, match="Models take numbers: encode texts as tensors"):
         run(lambda model, x, y: F.mse_loss(model(x), y), "a text", "another")
+
+
+def test_logits_of_a_tensor_are_explained() -> None:
+    with pytest.raises(StepFunctionError, match=r"The model returns a tensor, .*: remove \.logits\."):
+        run(lambda model, x, y: F.mse_loss(model(x).logits, y), X, Y)

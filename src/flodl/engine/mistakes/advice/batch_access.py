@@ -19,6 +19,8 @@ from .collated_lists import collated_list
 from .frames import frames_of
 from .operands import operand_of
 
+_PARTS_OF_OUTPUTS = ("logits", "last_hidden_state", "pooler_output", "prediction_logits", "start_logits")
+
 
 def wrong_access(
     error: Exception, step_fn: StepFunction, batch: tuple[Any, ...], of_data: str, called: str
@@ -45,6 +47,11 @@ def wrong_access(
             return f"{told}. {_as_item(mapping, error.name)}"
         if isinstance(error.obj, list | tuple) and (advice := collated_list(batch, error.obj)):
             return f"{error}, {at}; the batch is {batch_text(batch)}. {advice}"
+        if isinstance(error.obj, Tensor) and error.name in _PARTS_OF_OUTPUTS:
+            return (
+                f"{error}, {at}. The model returns a tensor, not an object with named parts as models of "
+                f"transformers do: remove .{error.name}."
+            )
         mapping = key_of(batch, error.obj)
         if mapping and hasattr(Tensor, error.name):
             return f"a key of {the_batch}, {error.obj!r}, is used as a tensor, {at}. {about_keys(mapping)}"

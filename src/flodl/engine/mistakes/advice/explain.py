@@ -168,7 +168,7 @@ def _not_a_tensor(told: str, error: Exception, model: nn.Module, batch: tuple[An
             f"The batch is a dict: pass its parts to the model, as in model(batch[{name}]) or model(**batch)."
         )
     if re.search(r"not (list|tuple)\b", told):
-        if advice := collated_list(batch) or advice_for_tuple(error, model, batch):
+        if advice := collated_list(batch):
             return advice
         lists = [part for part in batch if isinstance(part, list | tuple)]
         if any(isinstance(item, Tensor) for part in lists for item in part):
@@ -176,6 +176,8 @@ def _not_a_tensor(told: str, error: Exception, model: nn.Module, batch: tuple[An
                 "A part of the batch contains several tensors: pass them to the model one by one, as in x[0]."
             )
     others = [leaf for leaf in leaves_of(batch) if not isinstance(leaf, Tensor)]
+    if not others and (advice := advice_for_tuple(error, model)):
+        return advice
     if "not str" in told or (others and all(isinstance(leaf, str) for leaf in others)):
         return "Models take numbers: encode texts as tensors, for example with a tokenizer."
     is_numeric = all(isinstance(leaf, bool | int | float | np.ndarray) for leaf in others)

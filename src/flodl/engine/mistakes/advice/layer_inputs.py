@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 from types import FrameType
-from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -44,14 +42,14 @@ def layer_input(error: BaseException, model: nn.Module) -> tuple[str, nn.Module,
     return None
 
 
-def advice_for_tuple(error: BaseException, model: nn.Module, batch: Sequence[Any]) -> str:
+def advice_for_tuple(error: BaseException, model: nn.Module) -> str:
     """Return what to change if a layer of torch got a tuple that another layer returns, or "".
 
     >>> model = nn.Sequential(nn.GRU(2, 3), nn.Linear(3, 1))
     >>> try:
     ...     model(Tensor(4, 5, 2))
     ... except TypeError as error:
-    ...     advice_for_tuple(error, model, ())[:58]
+    ...     advice_for_tuple(error, model)[:58]
     "The Linear at '1' gets a tuple: the GRU at '0' returns its"
     """
     found = raising_module(error, model)
@@ -59,7 +57,7 @@ def advice_for_tuple(error: BaseException, model: nn.Module, batch: Sequence[Any
         return ""
     path, layer = found
     given = next((frame.f_locals.get("input") for frame in frames_of(error) if _is_call(frame, layer)), None)
-    if not isinstance(given, tuple | list) or any(given is part for part in batch):
+    if not isinstance(given, tuple):
         return ""
     told = f"The {type(layer).__name__}{f' at {path!r}' if path else ''} gets {a_type(given)}"
     sources = [(name, one) for name, one in model.named_modules() if isinstance(one, _RETURN_TUPLES)]

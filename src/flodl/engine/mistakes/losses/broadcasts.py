@@ -9,7 +9,7 @@ place of this warning: it is made once, with the line of the program.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -24,7 +24,7 @@ from flodl.core import log
 
 from ...batch.samples import num_samples
 from ...batch.tree import leaves_of
-from .loss_inputs import class_out_of_bounds, loss_mistake
+from .loss_inputs import class_out_of_bounds, class_targets, loss_mistake
 from .torch_warnings import Warned, warnings_at_caller
 
 # Sums over features that keep the dimension, as the squared norms of all pairs of distances do.
@@ -50,15 +50,20 @@ Shape = tuple[int, ...]
 _PACKAGES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
 
 
+OnTargets = Callable[[Tensor, int], object]
+
+
 @contextmanager
-def watch_broadcasts(model: nn.Module, batch: tuple[Any, ...]) -> Iterator[list[str]]:
+def watch_broadcasts(
+    model: nn.Module, batch: tuple[Any, ...], *, on_targets: OnTargets | None = None
+) -> Iterator[list[str]]:
     """Yield a list that collects where the code around a model combines [n, 1, …] and [n, …], for n samples.
 
     The same goes for losses of torch that warn of different shapes, whatever these are. Otherwise, both
     tensors have to come from the batch or from the model, and nothing in sight may have made the column on
     purpose, such as `x[:, None]`. What the model itself does is not watched, and nothing is in a process that
     has compiled something. A loss of torch whose input or target cannot be
-    meant is reported, too.
+    meant is reported, too. `on_targets` receives the class indices that losses get, and the ignored one.
 
     >>> torch.compiler.reset()  # other examples compile
     >>> model, x, y = nn.Linear(3, 1), torch.ones(4, 3), torch.ones(4)
@@ -71,7 +76,7 @@ def watch_broadcasts(model: nn.Module, batch: tuple[Any, ...]) -> Iterator[list[
     if rows < 2 or isinstance(model, torch.jit.ScriptModule) or _is_compiled(model):
         yield []
         return
-    mode = _Watch(rows)
+    mode = _Watch(rows, on_targets)
     mode.track(batch)
 
     def leave(*_: object) -> None:
@@ -101,9 +106,9 @@ def watch_broadcasts(model: nn.Module, batch: tuple[Any, ...]) -> Iterator[list[
 class _Watch(TorchFunctionMode):
     """Look at each torch function that is called between two calls of the model."""
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, on_targets: OnTargets | None = None) -> None:
         super().__init__()
-        self.rows, self.found = rows, list[str]()
+        self.rows, self.found, self._on_targets = rows, list[str](), on_targets
         # The warnings of torch that a report has replaced.
         self.warned = list[Warned]()
         # What has a row for each sample, and whether it is a column that was made on purpose.
@@ -144,6 +149,8 @@ class _Watch(TorchFunctionMode):
         if not self._is_off:
             try:
                 self._look(func, given, result)
+                if self._on_targets is not None and (targets := class_targets(func, args, kwargs)):
+                    self._on_targets(*targets)
                 # Reads values, which is an error where the host must not wait for the device.
                 if text := loss_mistake(func, args, kwargs, self.rows):
                     self._add(sys._getframe(1), text)

@@ -16,6 +16,7 @@ _ROUNDING = 0.02
 _LOG_NODES = ("Log", "Logsumexp", "LogSoftmax", "LogSigmoidForward", "Log2", "Log10", "Log1P", "Logcumsumexp")
 _LOGS = frozenset(f"{name}Backward0" for name in _LOG_NODES) | {"LogsumexpBackward1"}
 _MOST_NODES = 10_000
+_OF_CLASSES = (functional.cross_entropy, functional.nll_loss)
 _CLASS_DTYPES = (torch.int64, torch.uint8)
 
 
@@ -32,12 +33,9 @@ def class_out_of_bounds(
     IndexError('Target 3 is out of bounds.')
     >>> class_out_of_bounds(functional.cross_entropy, (scores, torch.tensor([1, -100])), None)
     """
-    if func not in (functional.cross_entropy, functional.nll_loss):
+    if func not in _OF_CLASSES:
         return None
-    named = {
-        **dict(zip(("input", "target", "weight", "size_average", "ignore_index"), args)),
-        **(kwargs or {}),
-    }
+    named = _named(args, kwargs)
     scores, target = named.get("input"), named.get("target")
     if not isinstance(scores, Tensor) or not isinstance(target, Tensor) or not scores.ndim:
         return None
@@ -56,6 +54,28 @@ def class_out_of_bounds(
     except IndexError as error:
         return error
     return None
+
+
+def class_targets(
+    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
+) -> tuple[Tensor, int] | None:
+    """Return the class indices that a loss gets, and the one that it ignores; None for other functions.
+
+    >>> labels = torch.tensor([1, 2])
+    >>> class_targets(functional.cross_entropy, (torch.zeros(2, 3), labels), None)
+    (tensor([1, 2]), -100)
+    """
+    if func not in _OF_CLASSES:
+        return None
+    named = _named(args, kwargs)
+    target = named.get("target")
+    return (target, named.get("ignore_index", -100)) if isinstance(target, Tensor) else None
+
+
+def _named(args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the arguments of a loss over classes by name."""
+    names = ("input", "target", "weight", "size_average", "ignore_index")
+    return {**dict(zip(names, args)), **(kwargs or {})}
 
 
 @torch.no_grad()
