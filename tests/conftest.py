@@ -44,7 +44,7 @@ def pytest_addoption(parser):
         "--fuzz", type=int, default=FUZZ_CASES, help="cases per fuzz test (default: %(default)s)"
     )
     parser.addoption("--fuzz-case", type=int, default=None, help="run only this case of each fuzz test")
-    parser.addoption("--find-slow", action="store_true", help="write the list of slow tests anew")
+    parser.addoption("--find-slow", action="store_true", help="regenerate the list of slow tests")
 
 
 def pytest_configure(config):

@@ -1,6 +1,6 @@
-"""The tests that `--quick` skips although they have no marker `slow`: those that took long when measured.
+"""The tests that `--quick` skips although they have no marker `slow`: those that were slow when measured.
 
-`slow_tests.txt` lists them. To write it again, on a quiet machine: `pytest -n 2 --dist loadfile --find-slow`.
+`slow_tests.txt` lists them. To regenerate it, on a quiet machine: `pytest -n 2 --dist loadfile --find-slow`.
 """
 
 from collections import defaultdict

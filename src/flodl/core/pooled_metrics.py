@@ -27,7 +27,7 @@ class Pooling(Enum):
 
 
 def is_perplexity(name: str) -> bool:
-    """Return whether a metric is a perplexity by its name.
+    """Return whether a metric is a perplexity, judging by its name.
 
     >>> is_perplexity("val_ppl"), is_perplexity("rmse")
     (True, False)

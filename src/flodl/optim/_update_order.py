@@ -33,7 +33,7 @@ class UpdateOrder:
         # The versions at the first step of a bridge that came before any update.
         self._at_early_step: list[int] | None = None
         self.steps = 0
-        # Whether the schedule has left its first rate, also without a call of `step`.
+        # Whether the schedule has left its first rate, even without a call to `step`.
         self.is_moved = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -89,7 +89,7 @@ class UpdateOrder:
 
 
 def _differ(lr_of: Callable[[int], float], num_updates: int) -> bool:
-    """Return whether a schedule has other rates than its first one."""
+    """Return whether a schedule has rates other than its first one."""
     try:
         return len({float(lr_of(step)) for step in range(0, num_updates, max(1, num_updates // 50))}) > 1
     except Exception:  # raised by the code of a user

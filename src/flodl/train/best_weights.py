@@ -69,7 +69,7 @@ def restore_best(run: Run, metric: str | None, mode: Mode | None) -> Bundle:
     if loaded.difference:
         run.reports.warn(
             f"restore_best: the model is not the one that was saved: {loaded.difference}. Its weights were "
-            f"loaded all the same, so it may not reproduce {name} {bundle.metrics[name]:g}. Build it as it "
+            f"loaded anyway, so it may not reproduce {name} {bundle.metrics[name]:g}. Build it as it "
             "was saved."
         )
     run.recorder.expect_weights(run.session)
@@ -165,7 +165,7 @@ def _load(run: Run, bundle: Bundle, *, is_average: bool) -> _Loaded:
 
 
 def _difference(run: Run, bundle: Bundle) -> str:
-    """Return what the model of a program that has not trained has that was saved differently, or ""."""
+    """Return how the model of a program that has not trained differs from the saved model, or ""."""
     parts = read_bundle(bundle, parts=[one for one in ("config", "trainer") if one in bundle.parts])
     session = run.session
     return different_model(

@@ -193,7 +193,7 @@ def test_metrics_that_a_graph_closed_before_the_monitor_was_created_are_not_logg
         monitor.log(0, model)
     assert before.history[0]["metrics"] == {}
     (alert,) = (entry.event.data["message"] for entry in read(tmp_path) if entry.event.kind == "alert")
-    assert alert.endswith("Those closed before the monitor was created are not logged.")
+    assert alert.endswith("Metrics closed before the monitor was created are not logged.")
     assert monitor.history[0]["metrics"] == {"loss": 0.5, "val": 0.75}
 
 

@@ -9,7 +9,7 @@ from flodl.core import TrainError
 from flodl.train import ClassAccuracy
 
 X, Y = torch.rand(12, 2, 3), torch.arange(12) % 3
-INPUTS, CLASSES = "and the step function calls the model with", "gets other classes"
+INPUTS, CLASSES = "but the step function calls the model with", "gets other classes"
 
 
 def classifier():

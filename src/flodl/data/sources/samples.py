@@ -117,7 +117,7 @@ def apply_collate(collate: Collate, samples: list[Any], indices: Sequence[int] |
             "its code. Write a plain function: def collate(samples)."
         )
     if batch is None:
-        raise DataError("collate returned None, which is not a batch. Does it end without a return?")
+        raise DataError("collate returned None, which is not a batch. Is a return statement missing?")
     return batch
 
 

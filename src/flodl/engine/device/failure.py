@@ -1,4 +1,4 @@
-"""Errors after which a device cannot be used any more in this process."""
+"""Errors after which a device can no longer be used in this process."""
 
 from __future__ import annotations
 

@@ -102,9 +102,9 @@ class TrainedParameters:
             if of_others and in_optimizer.isdisjoint(model.parameters()):
                 return (
                     "the optimizer of this step has none of the parameters of its model. Gradients reach "
-                    f"{of_others[0]!r} and others, which another optimizer has, so this step trains "
+                    f"{of_others[0]!r} and other parameters of another optimizer, so this step trains "
                     "something else. Pass the optimizer of this model; if the step should train another "
-                    "model through this one, create it with that model"
+                    "model through this one, create the step with that model"
                 )
             named = [(name, one) for name, one in named if one not in elsewhere]
         if not named:

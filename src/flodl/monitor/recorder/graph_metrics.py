@@ -36,7 +36,7 @@ class GraphMetrics:
         self._logged[metrics] = latest
         if not found and self._alert is not None:
             alert, self._alert = self._alert, None
-            earlier = " Those closed before the monitor was created are not logged." if latest else ""
+            earlier = " Metrics closed before the monitor was created are not logged." if latest else ""
             alert(
                 f"the graph has no new metrics for epoch {epoch + 1}. Record metrics with record or collect, "
                 f"and call end_epoch() before the graph is logged.{earlier if logged is None else ''}"

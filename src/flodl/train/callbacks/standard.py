@@ -282,6 +282,6 @@ def _graph(model: nn.Module) -> Graph:
     if isinstance(model, Graph):
         return model
     raise TrainError(
-        f"Phase freezes by path, and the model is {a_type(model)}, not a Graph. "
+        f"Phase freezes by path, but the model is {a_type(model)}, not a Graph. "
         "Build it with FlowBuilder, or set requires_grad in your own hook."
     )

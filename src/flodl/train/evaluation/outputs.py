@@ -100,7 +100,7 @@ def _check_same_input(
     calls: Sequence[ModelCall],
     error: Exception,
 ) -> None:
-    """After an error of `model(x)`, raise TrainError if the step function calls the model otherwise."""
+    """After an error of `model(x)`, raise TrainError if the step function calls the model differently."""
     inputs = arguments[0]
     if isinstance(error, torch.OutOfMemoryError) or not calls or not isinstance(inputs, Tensor):
         return
@@ -124,9 +124,9 @@ def warning_about_inputs(
     other = other_inputs(calls, arguments[0], predictions)
     names = _names(step_fn, len(arguments))
     return other and (
-        f"the metrics of metrics= get model({names[0]}), and the step function calls the model with {other}, "
-        "so they do not judge the predictions of its loss. Do the same for the metrics: outputs=lambda "
-        f"model, {', '.join(names)}: (model(…), {names[-1]}), or prepare the data before the training."
+        f"the metrics in metrics= get model({names[0]}), but the step function calls the model with {other}, "
+        "so they do not evaluate what its loss uses. Do the same for the metrics: outputs=lambda "
+        f"model, {', '.join(names)}: (model(…), {names[-1]}), or prepare the data before training."
     )
 
 
@@ -137,9 +137,9 @@ def warning_about_classes(
     other = other_classes(used, arguments[-1])
     names = _names(step_fn, len(arguments))
     return other and (
-        f"the metrics of metrics= get {names[-1]}, and the loss of the step function gets other classes, "
+        f"the metrics in metrics= get {names[-1]}, but the loss of the step function gets other classes, "
         f"such as {other}. Do the same for the metrics: outputs=lambda model, {', '.join(names)}: "
-        f"(model({names[0]}), …), or change the labels before the training."
+        f"(model({names[0]}), …), or change the labels before training."
     )
 
 

@@ -40,7 +40,7 @@ class Pieces:
         return self._is_close(name, sum(one[name] * share for one, share in zip(self.pieces, self.shares)))
 
     def is_flat(self, name: str) -> bool:
-        """Return whether the values of the pieces are so alike that other functions are close to their mean.
+        """Return whether the values of the pieces are so similar that other functions nearly give their mean.
 
         >>> pieces = [{"ppl": 65.0}, {"ppl": 65.3}]
         >>> Pieces({"ppl": 65.15}, pieces, [0.5, 0.5]).is_flat("ppl")

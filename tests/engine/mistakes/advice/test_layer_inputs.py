@@ -116,6 +116,6 @@ def test_the_advice_reaches_the_user_of_a_trainer():
 
 def test_a_layer_that_gets_the_tuple_of_a_recurrent_one_is_told_where_it_comes_from() -> None:
     model = nn.Sequential(nn.Embedding(9, 4), nn.GRU(4, 5, batch_first=True), nn.Linear(5, 3))
-    words = r"The Linear at '2' gets a tuple: the GRU at '1' returns its output and more.*, _ = gru\(x\)"
+    words = r"The Linear at '2' gets a tuple: the GRU at '1' returns a tuple of its output .*, _ = gru\(x\)"
     with pytest.raises(StepFunctionError, match=words):
         new_step(model, lambda m, x: m(x).mean())(torch.ones(2, 7, dtype=torch.int64))

@@ -61,7 +61,7 @@ def test_a_device_that_failed_gets_advice(accumulate: int) -> None:
 
     def fail(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         classes(model, x, y)
-        # Not raised by a statement of this function, as little as torch's own errors are.
+        # Not raised by a statement of this function, just as torch's own errors are not.
         return (_ for _ in ()).throw(torch.AcceleratorError(told))
 
     model = nn.Linear(4, 3)

@@ -33,8 +33,8 @@ def wrong_access(
     at = f"in {called}{signature_text(step_fn)}"
     if (strings := _strings(batch)) and {*strings} == {*parameter_names(step_fn)}:
         return (
-            f"the parts of {the_batch} are the strings {' and '.join(map(repr, batch))}, {at}. A dict that "
-            "is unpacked with * gives its keys. Write step(**batch)."
+            f"the parts of {the_batch} are the strings {' and '.join(map(repr, batch))}, {at}. Unpacking a "
+            "dict with * gives its keys. Write step(**batch)."
         )
     if isinstance(error, KeyError) and error.args:
         mapping = _part_of(batch, _subscripted(error))
@@ -49,8 +49,8 @@ def wrong_access(
             return f"{error}, {at}; the batch is {batch_text(batch)}. {advice}"
         if isinstance(error.obj, Tensor) and error.name in _PARTS_OF_OUTPUTS:
             return (
-                f"{error}, {at}. The model returns a tensor, not an object with named parts as models of "
-                f"transformers do: remove .{error.name}."
+                f"{error}, {at}. The model returns a tensor, not an object with attributes as models "
+                f"from transformers do: remove .{error.name}."
             )
         mapping = key_of(batch, error.obj)
         if mapping and hasattr(Tensor, error.name):

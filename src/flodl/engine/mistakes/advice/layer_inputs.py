@@ -50,7 +50,7 @@ def advice_for_tuple(error: BaseException, model: nn.Module) -> str:
     ...     model(Tensor(4, 5, 2))
     ... except TypeError as error:
     ...     advice_for_tuple(error, model)[:58]
-    "The Linear at '1' gets a tuple: the GRU at '0' returns its"
+    "The Linear at '1' gets a tuple: the GRU at '0' returns a t"
     """
     found = raising_module(error, model)
     if found is None or not type(found[1]).__module__.startswith("torch.nn."):
@@ -63,9 +63,9 @@ def advice_for_tuple(error: BaseException, model: nn.Module) -> str:
     sources = [(name, one) for name, one in model.named_modules() if isinstance(one, _RETURN_TUPLES)]
     if len(sources) == 1:
         name, source = sources[0]
-        told += f": the {type(source).__name__} at {name!r} returns its output and more, such as its state"
+        told += f": the {type(source).__name__} at {name!r} returns a tuple of its output and other values"
     return (
-        f"{told}. Pass on the first part only, as in output, _ = gru(x). An nn.Sequential cannot do that: "
+        f"{told}. Pass only the first element, as in output, _ = gru(x). An nn.Sequential cannot do that: "
         "put a small module around it, or use a flodl graph: .through(nn.GRU(…)).through(lambda out: out[0])."
     )
 

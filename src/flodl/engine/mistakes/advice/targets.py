@@ -24,8 +24,8 @@ _MESSAGES = {
     ),
     r"device-side assert": (
         "An index is out of range: class indices must be below the number of classes (the model's outputs), "
-        "and the indices of an embedding below its number of rows. This process cannot use the device any "
-        "more. Start the program again on the CPU, with device='cpu', to see which index it is."
+        "and the indices of an embedding below its number of rows. This process can no longer use the "
+        "device. Start the program again on the CPU, with device='cpu', to see which index it is."
     ),
     r"all elements of input should be between 0 and 1": (
         "binary_cross_entropy takes probabilities. For logits, such as the output of a linear layer, use "

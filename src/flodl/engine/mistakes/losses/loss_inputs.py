@@ -41,7 +41,7 @@ def class_out_of_bounds(
         return None
     dim = min(1, scores.ndim - 1)
     num_classes = scores.shape[dim]
-    # Other shapes and dtypes are errors of their own.
+    # Other shapes and dtypes raise their own errors.
     if target.shape != scores.shape[:dim] + scores.shape[dim + 1 :] or target.dtype not in _CLASS_DTYPES:
         return None
     is_outside = (target < 0) | (target >= num_classes)

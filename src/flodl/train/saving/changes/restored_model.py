@@ -56,7 +56,7 @@ def different_model(
 
 
 def _without_numbers(modules: Mapping[str, str]) -> dict[str, str]:
-    """Return the texts of modules without weights and other numbers that may be drawn or trained.
+    """Return the texts of modules without weights and other numbers that may be random or learned.
 
     >>> _without_numbers({"0": "Noise(size=[3, 3], scale=[0.5, 0.25], name='a')"})
     {'0': "Noise(size=[3, 3], name='a')"}
@@ -71,7 +71,7 @@ def _without_numbers(modules: Mapping[str, str]) -> dict[str, str]:
 
 
 def _known_in_both(one: Any, other: Any) -> tuple[Any, Any]:
-    """Return two descriptions without what only one of them has: another step function reads other values."""
+    """Return two descriptions with only what both have: a different step function reads different values."""
     if not isinstance(one, Mapping) or not isinstance(other, Mapping):
         return _code_of(one), _code_of(other)
     shared = [name for name in one if name in other]

@@ -147,7 +147,7 @@ def _copied(optimizer: Optimizer, before: Mapping[str, Any]) -> tuple[Optimizer,
 
 def _update(optimizer: Optimizer, number: int) -> None:
     """Make an update with gradients and random numbers that depend on its number only."""
-    # manual_seed sets the seed of every device, also of those without parameters.
+    # manual_seed sets the seed of every device, including those without parameters.
     num_devices = torch.cuda.device_count() if torch.cuda.is_initialized() else 0  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(range(num_devices)):
         torch.manual_seed(number)
