@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo.backends.debugging import aot_eager
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -50,14 +52,19 @@ def compiled_like_eager(
     function: Callable[[Tensor], Tensor] | None = None,
     autocast: bool = True,
     tolerance: float = 3e-2,
+    code: bool = False,
 ) -> None:
     """Compile a layer with a pass on its early graph; check its result and all gradients against eager mode.
 
-    `function` is called in place of the layer. The tolerance is a fraction of the largest value.
+    `function` is called in place of the layer. The tolerance is a fraction of the largest value. The C++ code
+    is generated only with `code`, which takes seconds.
     """
     results: list[list[Tensor]] = []
     called = function or layer
-    compiled = torch.compile(called, options={"pre_grad_custom_pass": change}, dynamic=False)
+    if code:
+        compiled = torch.compile(called, options={"pre_grad_custom_pass": change}, dynamic=False)
+    else:
+        compiled = torch.compile(called, backend=partial(_rewrite_only, change), dynamic=False)
     for forward in (called, compiled):
         x = inputs.detach().clone(memory_format=torch.preserve_format).requires_grad_()
         layer.zero_grad()
@@ -73,3 +80,13 @@ def compiled_like_eager(
         # A gradient may be zero up to rounding, such as that of a key's bias.
         atol = max(tolerance * theirs.float().abs().max().item(), 1e-5)
         torch.testing.assert_close(ours.float(), theirs.float(), rtol=0, atol=atol)
+
+
+def _rewrite_only(
+    change: CustomGraphPass, traced: GraphModule, inputs: list[Tensor]
+) -> Callable[..., object]:
+    """Compile a graph like torch's compiler, but only rewrite it and run the result with eager operations."""
+    change(traced.graph)
+    traced.graph.lint()
+    traced.recompile()
+    return aot_eager(traced, inputs)

@@ -43,19 +43,23 @@ class Attention(nn.Module):
 
 
 def num_linears(
-    layer: nn.Module, function: Callable[[Tensor], Tensor] | None = None, *, autocast: bool = True
+    layer: nn.Module,
+    function: Callable[[Tensor], Tensor] | None = None,
+    *,
+    autocast: bool = True,
+    code: bool = False,
 ) -> int:
     """Compile a layer, compare it with eager mode in both directions; return how many linears are left."""
     change, counts = counted(MergeProjections, linear)
     torch.manual_seed(0)
-    compiled_like_eager(layer, X, change, function=function, autocast=autocast)
+    compiled_like_eager(layer, X, change, function=function, autocast=autocast, code=code)
     (left,) = counts
     return left
 
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_queries_keys_and_values_are_computed_together(bias: bool) -> None:
-    assert num_linears(Attention(bias=bias)) == 2
+    assert num_linears(Attention(bias=bias), code=bias) == 2
 
 
 def test_float32_layers_stay_separate() -> None:
