@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 
 import numpy as np
 import pytest
@@ -234,3 +235,11 @@ def test_a_slope_at_the_tolerance_is_stalled():
 def test_wrong_arguments_raise_with_the_right_call(call, message):
     with pytest.raises(MetricError, match=message):
         call(Trend([1.0, 0.5]))
+
+
+@pytest.mark.parametrize("compare", [operator.lt, operator.gt, operator.le, operator.ge])
+def test_a_trend_that_is_compared_with_a_number_raises_with_advice(compare):
+    with pytest.raises(
+        MetricError, match=r"a trend is a history, not a number\. .*trend\.latest [<>]=? 0\.1"
+    ):
+        compare(Trend([0.5, 0.25], name="loss"), 0.1)

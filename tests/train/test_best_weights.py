@@ -372,3 +372,26 @@ def test_changes_to_a_model_during_a_run_are_not_reported_by_restore_best(make, 
     trainer.model[1].p = 0.1
     trainer.restore_best()
     assert "is not the one" not in capsys.readouterr().err
+
+
+def test_a_second_trainer_waits_for_the_saves_of_the_first_one(make, data, tmp_path):
+    def trainer():
+        return make(checkpoint_dir=tmp_path / "run", keep=best("eval_loss"))
+
+    first = trainer()
+    while first.epochs < 3:
+        for batch in first.epoch(data, batch_size=10, eval_data=data):
+            first.step(batch)
+    second = trainer()
+    lowest = min(row["eval_loss"] for row in first.history)
+    assert second.restore_best().metrics["eval_loss"] == lowest
+    assert second.evaluate(data)["loss"] == pytest.approx(lowest)
+
+
+def test_a_second_trainer_continues_right_after_the_first_one(make, data, tmp_path):
+    first, second = (make(checkpoint_dir=tmp_path / "run") for _ in range(2))
+    for batch in first.epoch(data, batch_size=10):
+        first.step(batch)
+    second.fit(data, epochs=2, batch_size=10)
+    assert second.epochs == 2
+    assert second.updates == 2 * first.updates

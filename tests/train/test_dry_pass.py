@@ -671,3 +671,16 @@ def test_the_evaluation_does_not_find_the_activations_of_training_in_memory(make
 
     make(step_fn=with_square).fit(data, epochs=1, batch_size=8, eval_data=data)
     assert GRAPHS
+
+
+def test_samples_that_a_recurrent_module_reads_as_time_steps_are_reported_once(make, capsys):
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gru = nn.GRU(3, 1)
+
+        def forward(self, x):
+            return self.gru(x)[0][:, -1, 0]
+
+    make(Last()).fit((torch.randn(20, 5, 3), torch.randn(20)), epochs=2, batch_size=10)
+    assert capsys.readouterr().err.count("it reads samples as time steps of each other") == 1

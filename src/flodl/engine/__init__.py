@@ -2,6 +2,7 @@
 
 from .batch.keywords import by_position, taking_a_dict
 from .batch.samples import ambiguous_samples, leading_lengths, num_samples, pieces_of, shapes_in
+from .batch.time_first import samples_as_time, time_first_calls
 from .batch_sums import BatchSums
 from .capture.function import Captured, capture
 from .device.gc_and_sync import Collector, calm_collector, no_waiting
@@ -79,12 +80,14 @@ __all__ = [
     "plain_tensors_of",
     "rehearse",
     "report_elsewhere",
+    "samples_as_time",
     "sandbox",
     "set_flags",
     "shapes_in",
     "starts_elsewhere",
     "switch_modes",
     "taking_a_dict",
+    "time_first_calls",
     "trained_by_others",
     "trial_copy",
     "update_without_batch",

@@ -24,7 +24,7 @@ from .batch.keywords import by_position, taking_a_dict
 from .batch.sample_count import SampleCount
 from .batch.samples import num_samples
 from .batch.signature import Signature, signature
-from .batch.time_first import time_first_calls
+from .batch.time_first import samples_as_time, time_first_calls
 from .device.failure import unless_device_failed
 from .device.memory import memory_use
 from .errors import StepAttributeError, StepCallError
@@ -531,6 +531,8 @@ class TrainStep:
             outcome = controller.run(micro, self._count.steps)
         for text in broadcasts:
             self._journal.warn(self._count.steps, "broadcast", Cause.PROBABLE_MISTAKE, text)
+        if text := samples_as_time(micro.batch, found):
+            self._journal.warn(self._count.steps, "batch_first", Cause.PROBABLE_MISTAKE, text)
         count.learn(micro.batch, found, possible)
         return outcome
 

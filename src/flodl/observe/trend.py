@@ -113,6 +113,24 @@ class Trend:
     def __bool__(self) -> bool:
         return bool(self._values)
 
+    def __lt__(self, other: object) -> bool:
+        raise self._not_a_number("<", other)
+
+    def __gt__(self, other: object) -> bool:
+        raise self._not_a_number(">", other)
+
+    def __le__(self, other: object) -> bool:
+        raise self._not_a_number("<=", other)
+
+    def __ge__(self, other: object) -> bool:
+        raise self._not_a_number(">=", other)
+
+    def _not_a_number(self, sign: str, other: object) -> MetricError:
+        return MetricError(
+            f"{self!r} {sign} {other!r:.60}: a trend is a history, not a number. Compare its latest value: "
+            f"trend.latest {sign} {other!r:.60}."
+        )
+
     def __repr__(self) -> str:
         shown = ", ".join(format_metric(value) for value in self.last(4))
         dots = "…, " if len(self) > 4 else ""

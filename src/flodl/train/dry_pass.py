@@ -16,7 +16,9 @@ from flodl.engine import (
     carries_state,
     explained,
     rehearse,
+    samples_as_time,
     sandbox,
+    time_first_calls,
     watch_broadcasts,
     watch_outside,
 )
@@ -103,6 +105,7 @@ def dry_pass(run: Run, batch: Any, eval_data: Any) -> None:
         # The same line may be found for both batches, which may differ in size.
         warnings += [f"{one}." for one in {text.partition(",")[0]: text for text in broadcasts}.values()]
         for warning in (*unsaved, *warnings):
+            run.reported.add(warning)
             run.reports.warn(warning)
         _report_accumulation(run, batch)
         run.report_values(judged)
@@ -127,7 +130,8 @@ def _trained_names(run: Run, batch: Any) -> tuple[set[str] | None, dict[str, Ten
     arguments = as_arguments(batch)
     records, _ = recorded(run.session.model)
     try:
-        with watch_broadcasts(run.session.model, arguments) as broadcasts:
+        model = run.session.model
+        with time_first_calls(model) as calls, watch_broadcasts(model, arguments) as broadcasts:
             loss, values = rehearse(run.session.train_step, arguments)
     except NotRestorable:
         raise
@@ -142,6 +146,8 @@ def _trained_names(run: Run, batch: Any) -> tuple[set[str] | None, dict[str, Ten
                 raise better from error
             raise
         return None, {}, []
+    if text := samples_as_time(arguments, calls):
+        broadcasts = [*broadcasts, text]
     check_names(values)
     for name, value in values.items():
         check_number(name, value)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from flodl.checkpoint import BackgroundWriter, best, last, latest_bundle, list_bundles, read_bundle
+from flodl.checkpoint.background.writer import wait_for_writers
 from flodl.checkpoint.durable_files import exclusive_lock
 from flodl.core import CheckpointError, WriteError
 
@@ -394,3 +395,18 @@ def test_two_writers_of_one_folder_save_whole_bundles_or_say_what_is_wrong(tmp_p
         weight = read_bundle(bundle)["model"]["weight"]
         assert torch.equal(weight, weight[:1].expand(64))
     assert steps(tmp_path) == [*range(1, 9)]
+
+
+def test_whoever_reads_a_folder_can_wait_for_the_saves_of_others(tmp_path):
+    is_reading = threading.Event()
+    writer = BackgroundWriter(tmp_path / "run", before_write=lambda: is_reading.wait(10.0))
+    other = BackgroundWriter(tmp_path / "other", before_write=lambda: is_reading.wait(10.0))
+    writer.save(1, {"model": {"weight": torch.zeros(2)}})
+    other.save(1, {"model": {"weight": torch.zeros(2)}})
+    wait_for_writers(tmp_path / "empty")
+    assert not latest_bundle(tmp_path / "run", missing_ok=True).bundle
+    threading.Timer(0.1, is_reading.set).start()
+    wait_for_writers(tmp_path / "run")
+    assert len(list_bundles(tmp_path / "run")) == 1
+    writer.close()
+    other.close()

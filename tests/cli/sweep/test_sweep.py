@@ -303,6 +303,14 @@ def test_an_option_in_two_over_is_an_error(sweep_project, capfd, second):
     assert message in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["--output", "runs/mine"], ["--output=runs/mine"]])
+def test_a_folder_for_all_runs_is_an_error(sweep_project, capfd, words):
+    assert main(["sweep", "--over", "hidden=8,16", "wide", *words]) == 1
+    told = capfd.readouterr().err
+    assert "the command has --output, but each run of a sweep gets a folder of its own" in told
+    assert "--out runs/mine" in told
+
+
 def test_a_value_for_all_runs_of_a_swept_option_is_an_error(sweep_project, capfd):
     assert main(["sweep", "--over", "hidden=8,16", "wide", "--hidden", "5"]) == 1
     assert "--over: --hidden is swept over, but the command also has a value" in capfd.readouterr().err

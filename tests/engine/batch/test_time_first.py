@@ -170,3 +170,56 @@ def test_a_support_set_with_the_same_features_is_not_a_warning(capsys) -> None:
         step(torch.randn(rows, 3), torch.randn(5, 3))
     step.means()
     assert capsys.readouterr().err == ""
+
+
+class Classifier(nn.Module):
+    """Classifies sequences of tokens with a recurrent module or attention."""
+
+    def __init__(self, kind: str, *, batch_first: bool) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(9, 4), nn.Linear(4, 3)
+        self.body: nn.Module = (
+            nn.TransformerEncoderLayer(4, 2, dim_feedforward=8, dropout=0.0, batch_first=batch_first)
+            if kind == "attention"
+            else nn.GRU(4, 4, batch_first=batch_first)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.body(self.embedding(x))
+        return self.head((found[0] if isinstance(found, tuple) else found)[:, -1])
+
+
+SAMPLES_AS_TIME = "it reads samples as time steps of each other"
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("kind", ["gru", "attention"])
+def test_samples_that_are_read_as_time_steps_are_a_warning_once(kind, batch_first, capsys) -> None:
+    model = Classifier(kind, batch_first=batch_first)
+
+    def loss_of(model, x, y):
+        return nn.functional.cross_entropy(model(x), y)
+
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), loss_of, tier="eager")
+    for _ in range(3):
+        step(torch.ones(6, 5, dtype=torch.int64), torch.zeros(6, dtype=torch.int64))
+    assert capsys.readouterr().err.count(SAMPLES_AS_TIME) == (not batch_first)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        (torch.ones(7, 4, 3), torch.zeros(7, 4, 1)),  # [time, batch, …]
+        (torch.ones(7, 4, 3), torch.zeros(7, 4, 1), torch.arange(7.0)),
+        (torch.ones(7, 1, 3), torch.zeros(7)),
+    ],
+)
+def test_batches_with_time_first_are_not_called_samples(batch, capsys) -> None:
+    model = Recurrent()
+
+    def loss_of(model, x, y, *_):
+        return (model(x).flatten(1).sum(1) - y.reshape(len(y), -1).sum(1)).square().mean()
+
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), loss_of, tier="eager")
+    step(*batch)
+    assert SAMPLES_AS_TIME not in capsys.readouterr().err

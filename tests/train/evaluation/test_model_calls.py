@@ -73,3 +73,20 @@ def test_a_model_that_fails_without_the_preparation_is_explained(make):
     told = str(raised.value)
     assert told.startswith("metrics need predictions, and model(x) fails with the first part of the batch: ")
     assert "The step function calls the model with float32 [4, 2, 3] instead of uint8 [4, 2, 3]." in told
+
+
+def squared(model, x, y):
+    return (model(x).squeeze(1) - y).square().mean()
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_targets_of_another_shape_in_an_evaluation_are_reported_once(make, capsys, trains):
+    x, y = torch.rand(12, 3), torch.rand(12)
+    trainer = make(nn.Linear(3, 1), squared)
+    if trains:
+        trainer.fit((x, y), epochs=1, batch_size=4, eval_data=(x, y))
+    trainer.evaluate((x, y), batch_size=4)
+    assert capsys.readouterr().err == ""
+    for _ in range(2):
+        trainer.evaluate((x, y[:, None]), batch_size=4)
+    assert capsys.readouterr().err.count("tensors of shape [4, 1] and [4] broadcast to [4, 4]") == 1

@@ -33,6 +33,9 @@ from ..bundles.retention import Policy
 from .slots import Slots
 from .snapshot import Staged, Staging
 
+# The workers of this process, also those whose writers are unknown to whoever reads their folder.
+_workers: weakref.WeakSet[_Worker] = weakref.WeakSet()
+
 
 @dataclass(frozen=True)
 class Saved:
@@ -111,6 +114,7 @@ class BackgroundWriter:
     def _start(self, make: Callable[[], _Worker]) -> None:
         self._make_worker, self._started = make, make()
         thread = threading.Thread(target=self._started.run, name="flodl-writer", daemon=True)
+        self._started.thread = thread
         thread.start()
         # Pending saves are also written if the program ends without close().
         self._finish = weakref.finalize(self, _stop, self._started, thread)
@@ -217,6 +221,18 @@ class BackgroundWriter:
                 )
 
 
+def wait_for_writers(root: Path) -> None:
+    """Return when every save that this process has begun in a folder is on disk or has failed.
+
+    A writer that belongs to someone else may be in the middle of a save. One that is called from its own
+    thread does not wait for itself.
+    """
+    for worker in list(_workers):
+        is_here = worker.root == root and worker.process == os.getpid()
+        if is_here and worker.thread is not threading.current_thread():
+            worker.slots.wait_until_free()
+
+
 class _Worker:
     """The state of the thread; without a reference to the writer, so that an unused writer is collected."""
 
@@ -230,7 +246,8 @@ class _Worker:
         on_saved: Callable[[Saved], object] | None,
         before_write: Callable[[], object] | None,
     ) -> None:
-        self._root, self._keep, self._raises = root, keep, raises
+        self.root, self._keep, self._raises = root, keep, raises
+        self.thread: threading.Thread | None = None
         self.process = os.getpid()
         self._on_error = on_error or (lambda failure: log.error("%s The run continues.", failure))
         self._on_saved = on_saved or (lambda saved: None)
@@ -244,6 +261,7 @@ class _Worker:
         self._consecutive_failures = 0
         with suppress(OSError):  # the first save reports an unusable folder
             clean_bundles(root)
+        _workers.add(self)
 
     def run(self) -> None:
         while (job := self.jobs.get()) is not None:
@@ -268,7 +286,7 @@ class _Worker:
         except BaseException as error:  # sys.exit() is meant for the program, not for this thread
             self.unraised.append(error)
         parts = {name: (job.structures[name], staged.tensors) for name, staged in job.staged.items()}
-        path = write_bundle(self._root, job.step, parts, metrics=job.metrics, metadata=job.metadata)
+        path = write_bundle(self.root, job.step, parts, metrics=job.metrics, metadata=job.metadata)
         self.last_saved = path
         duration_s = time.perf_counter() - started_s
         self._call(self._on_saved, Saved(path, job.step, job.metrics, job.reason, duration_s))
@@ -276,7 +294,7 @@ class _Worker:
             log.msg("saving works again at step %d; %d saves failed", job.step, self._consecutive_failures)
             self._consecutive_failures = 0
         if self._keep is not None:
-            prune_while_saving(self._root, self._keep)
+            prune_while_saving(self.root, self._keep)
 
     def _handle_write_error(self, error: WriteError) -> None:
         self.failures.append(error)

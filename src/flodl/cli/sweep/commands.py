@@ -74,6 +74,12 @@ class RunCommands:
         schema = None if target.kind is Kind.RUN else load_schema(target.manifest)
         words = tuple(word for word in target.tail if word != "--") if schema is None else target.tail
         given = {option_name(flag) for flag, _value in options_in(words, schema)}
+        if self.folder_option in given:
+            raise SetupError(
+                f"the command has --{self.folder_option}, but each run of a sweep gets a folder of its own. "
+                f"Remove it, or choose the folder of the sweep with --out in front of the command: fdl sweep "
+                f"--out runs/mine …. If it is not the folder of a run, name that option with --folder-option."
+            )
         for dimension in space:
             if dimension.name in given:
                 raise SetupError(

@@ -97,3 +97,32 @@ def varying_rows(before: tuple[int, int], now: tuple[int, int]) -> str:
         f"had {before[1]}: batches get the wrong weights. Put the batch dimension first, or, in a loop with "
         f"a TrainStep, pass the number of samples: step.call((x, y), samples={now[1]})"
     )
+
+
+def samples_as_time(batch: tuple[Any, ...], calls: Calls) -> str:
+    """Return a warning if modules read the samples of a batch as time steps, or "".
+
+    A batch certainly has samples first if another tensor has one value for each of them, and none has time
+    steps as well.
+
+    >>> import torch
+    >>> gru, batch = nn.GRU(3, 4), (torch.zeros(7, 5, 3), torch.zeros(7))
+    >>> with time_first_calls(gru) as found:
+    ...     _ = gru(batch[0])
+    >>> samples_as_time(batch, found)[:58]
+    'a recurrent module or attention without batch_first takes '
+    """
+    tensors = [leaf for leaf in leaves_of(batch) if isinstance(leaf, Tensor) and not leaf.is_nested]
+    rows = {len(leaf) if leaf.ndim else 0 for leaf in tensors}
+    if len(rows) != 1 or not any(leaf.numel() == len(leaf) for leaf in tensors if leaf.ndim):
+        return ""
+    (count,) = rows
+    for samples, steps in calls.inputs:
+        alike = [leaf for leaf in tensors if leaf.ndim > 1 and leaf.shape[:2] == (samples, steps)]
+        if samples == count > 1 and steps > 1 and samples != steps and len(alike) <= 1:
+            return (
+                "a recurrent module or attention without batch_first takes [time, batch, features], but its "
+                f"input starts with the {count} samples of the batch: it reads samples as time steps of each "
+                "other. Create it with batch_first=True, or transpose its input"
+            )
+    return ""

@@ -25,6 +25,7 @@ def note_unloaded_saves(run: Run) -> None:
     if directory is None or session.updates or session.epochs or "unloaded saves" in run.reported:
         return
     run.reported.add("unloaded saves")
+    directory.wait()
     with suppress(CheckpointError, OSError):
         if not directory.path.is_dir() or not any(directory.path.iterdir()):
             _note_missing(run, directory.path)

@@ -119,3 +119,9 @@ def test_a_layer_that_gets_the_tuple_of_a_recurrent_one_is_told_where_it_comes_f
     words = r"The Linear at '2' gets a tuple: the GRU at '1' returns a tuple of its output .*, _ = gru\(x\)"
     with pytest.raises(StepFunctionError, match=words):
         new_step(model, lambda m, x: m(x).mean())(torch.ones(2, 7, dtype=torch.int64))
+
+
+def test_images_without_a_channel_are_not_called_sequences() -> None:
+    step = new_step(nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(64, 3)))
+    with pytest.raises(StepFunctionError, match=r"Add the dimension that is missing: x\.unsqueeze\(1\)"):
+        step(IMAGES.squeeze(1), LABELS)

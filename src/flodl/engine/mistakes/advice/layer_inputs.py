@@ -121,6 +121,12 @@ def _of_convolution(layer: _ConvNd, given: Tensor) -> str:
 def _of_batch_norm(layer: _BatchNorm, given: Tensor) -> str:
     takes = f"normalizes {layer.num_features} channel{'s' * (layer.num_features != 1)} (dimension 1)"
     fits = {2: "BatchNorm1d", 3: "BatchNorm1d", 4: "BatchNorm2d", 5: "BatchNorm3d"}.get(given.dim(), "")
+    if type(layer) is nn.BatchNorm2d and given.dim() == 3:
+        advice = (
+            "Add the dimension that is missing: x.unsqueeze(1) for images with one channel, x[None] for a "
+            "single image."
+        )
+        return _told(layer, takes, given, advice)
     if fits and type(layer).__name__.startswith("BatchNorm") and type(layer).__name__ != fits:
         advice = f"For an input of {given.dim()} dimensions, write nn.{fits}({given.shape[1]})."
         return _told(layer, takes, given, advice)

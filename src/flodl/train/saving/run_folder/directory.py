@@ -22,6 +22,7 @@ from flodl.checkpoint import (
     latest_bundle,
     list_bundles,
 )
+from flodl.checkpoint.background.writer import wait_for_writers
 from flodl.core import TrainError, WriteError
 from flodl.core.environment import resolved_config
 from flodl.core.files import expand_user, write_atomic
@@ -124,6 +125,7 @@ class RunDirectory:
     @property
     def has_bundles(self) -> bool:
         """Whether a run was saved in the folder."""
+        wait_for_writers(self.bundles)
         return self.bundles.is_dir() and bool(list_bundles(self.bundles))
 
     def lock(self) -> None:
@@ -302,9 +304,10 @@ class RunDirectory:
             yield self.finished.popleft()
 
     def wait(self) -> None:
-        """Wait until every save is on disk or has failed."""
+        """Wait until every save is on disk or has failed, also those of another trainer of this process."""
         if self._writer is not None:
             self._writer.wait()
+        wait_for_writers(self.bundles)
 
     def close(self) -> None:
         """Finish pending saves, and stop the writer."""
@@ -314,6 +317,7 @@ class RunDirectory:
 
     def find(self) -> Latest:
         """Return the newest intact bundle of this run, and the damage of newer ones."""
+        wait_for_writers(self.bundles)
         return latest_bundle(self.bundles) if self.bundles.is_dir() else Latest(None, [])
 
     def _on_saved(self, saved: Saved) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flodl.checkpoint import Bundle, is_bundle, latest_bundle
+from flodl.checkpoint.background.writer import wait_for_writers
 from flodl.core import TrainError
 
 from .damaged import all_damaged, open_intact
@@ -63,6 +64,7 @@ def _bundle_in(folder: Path) -> Bundle:
     if is_bundle(folder):
         return open_intact(folder)
     inside = folder / BUNDLES if (folder / BUNDLES).is_dir() else folder
+    wait_for_writers(inside.absolute())
     found, damage = latest_bundle(inside)
     if found is None:
         raise all_damaged(inside, damage, is_own=False) if damage else _invalid(str(folder))
