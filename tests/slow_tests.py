@@ -25,9 +25,10 @@ class FindSlow:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
+        self.listed = listed()
 
     def pytest_runtest_logreport(self, report):
-        if "slow" not in report.keywords or function_of(report.nodeid) in listed():
+        if "slow" not in report.keywords or function_of(report.nodeid) in self.listed:
             self.seconds[report.nodeid] += report.duration
 
     def pytest_sessionfinish(self):

@@ -39,8 +39,7 @@ class Unobserved:
             weakref.finalize(bridge, self._note_at_end)
 
     def _note_at_end(self) -> None:
-        was_stopped = getattr(sys, "last_type", None) is not None or sys.exc_info()[0] is not None
-        if self.steps >= _STEPS_OF_A_RUN and not self.is_noted and not was_stopped:
+        if self.steps >= _STEPS_OF_A_RUN and not self.is_noted and not was_stopped_by_error():
             self._note()
 
     def _note(self) -> None:
@@ -52,3 +51,8 @@ class Unobserved:
                 type(self._watcher).__name__,
                 self.steps,
             )
+
+
+def was_stopped_by_error() -> bool:
+    """Return whether an error has ended the program, or is being handled."""
+    return getattr(sys, "last_type", None) is not None or sys.exc_info()[0] is not None

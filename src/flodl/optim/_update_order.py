@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 from flodl.core import log
+
+from ._unobserved import was_stopped_by_error
 
 _MOST_PARAMETERS = 64
 # A shorter run may be over before the first epoch, after which some programs step.
@@ -67,8 +68,7 @@ class UpdateOrder:
         weakref.finalize(bridge, self._note_at_end, lr_of)
 
     def _note_at_end(self, lr_of: Callable[[int], float]) -> None:
-        was_stopped = getattr(sys, "last_type", None) is not None or sys.exc_info()[0] is not None
-        num_updates = 0 if self.is_moved or was_stopped else self.num_changes()
+        num_updates = 0 if self.is_moved or was_stopped_by_error() else self.num_changes()
         if num_updates >= _UPDATES_OF_A_RUN and _differ(lr_of, num_updates):
             log.warn(
                 "a schedule was given to flodl.optim.apply, but bridge.step() was never called, so the "

@@ -6,28 +6,14 @@ from torch import nn
 
 from flodl.train import EarlyStopping
 
+from ..scheduler_hooks import Saved, Stepping
+
 
 @pytest.fixture
 def parts():
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
-
-
-class Stepping:
-    def __init__(self, scheduler):
-        self.scheduler = scheduler
-
-    def on_step_end(self):
-        self.scheduler.step()
-
-
-class Saved(Stepping):
-    def state_dict(self):
-        return self.scheduler.state_dict()
-
-    def load_state_dict(self, state):
-        self.scheduler.load_state_dict(state)
 
 
 def test_a_scheduler_that_no_save_contains_is_reported(make, data, parts, tmp_path, capsys):

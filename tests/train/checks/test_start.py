@@ -13,6 +13,8 @@ from flodl.optim import (
 )
 from flodl.train import EarlyStopping
 
+from ..scheduler_hooks import Saved
+
 
 def test_a_warm_up_that_is_longer_than_the_run_is_reported(make, data, capsys):
     def told(warm, **fit):
@@ -48,20 +50,6 @@ def cycle(optimizer):
     return torch.optim.lr_scheduler.CyclicLR(optimizer, 0.0, 0.1, step_size_up=4, cycle_momentum=False)
 
 
-class Stepping:
-    def __init__(self, scheduler):
-        self.scheduler = scheduler
-
-    def on_step_end(self):
-        self.scheduler.step()
-
-    def state_dict(self):
-        return self.scheduler.state_dict()
-
-    def load_state_dict(self, state):
-        self.scheduler.load_state_dict(state)
-
-
 @pytest.mark.parametrize("scheduled", [warm_up, cycle])
 @pytest.mark.parametrize("is_function", [False, True])
 def test_a_warm_up_from_zero_of_a_torch_scheduler_is_not_reported(
@@ -77,7 +65,7 @@ def test_a_warm_up_from_zero_of_a_torch_scheduler_is_not_reported(
         def on_step_end():
             scheduler.step()
 
-        hook = on_step_end if is_function else Stepping(scheduler)
+        hook = on_step_end if is_function else Saved(scheduler)
         settings = {} if is_function else {"checkpoint_dir": folder}
         make(model, optimizer=optimizer, hooks=[hook], **settings).fit(data, epochs=epochs, batch_size=4)
         assert not torch.equal(model.weight, before)
@@ -109,7 +97,7 @@ def test_a_rate_of_zero_that_a_hook_or_the_step_function_sets_is_not_reported(ma
 def test_a_scheduler_of_an_optimizer_with_a_rate_of_zero_changes_nothing(make, data, capsys):
     model = torch.nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0)
-    hook = Stepping(warm_up(optimizer))
+    hook = Saved(warm_up(optimizer))
     make(model, optimizer=optimizer, hooks=[hook]).fit(data, epochs=2, batch_size=8)
     assert "every learning rate of the optimizer is 0" in capsys.readouterr().err
 

@@ -213,7 +213,7 @@ def _map_file(path: Path, dtype: np.dtype[Any], header_bytes: int) -> np.ndarray
     if not path.is_file():
         pattern = " A pattern is not expanded: pass sorted(glob.glob(…))." if "*" in path.name else ""
         raise DataFileError(
-            f"there is no token file {path}. Pass the path of a file of {dtype} integers.{pattern}"
+            f"there is no token file at {path}. Pass the path to a file of {dtype} integers.{pattern}"
         )
     if path.suffix == ".npy":
         try:

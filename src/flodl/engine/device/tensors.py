@@ -1,6 +1,8 @@
-"""Facts about single tensors: data pointer, dtype width, bitwise equality."""
+"""Facts about tensors: data pointer, dtype width, bitwise equality; scalars that are read together."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -94,3 +96,15 @@ def _square_sum(tensor: Tensor, minus: Tensor | None, device: torch.device | Non
 def widened(tensor: Tensor) -> Tensor:
     """Return a tensor in double precision, as complex128 if it is complex."""
     return tensor.to(torch.complex128) if tensor.is_complex() else tensor.double()
+
+
+def stacked_by_device(numbers: Iterable[Tensor]) -> list[Tensor]:
+    """Return scalars as one tensor for each device, so that reading them waits once for each.
+
+    >>> stacked_by_device([torch.tensor(1.0), torch.tensor(2.0)])
+    [tensor([1., 2.])]
+    """
+    found: dict[torch.device, list[Tensor]] = {}
+    for one in numbers:
+        found.setdefault(one.device, []).append(one)
+    return [torch.stack(each) for each in found.values()]

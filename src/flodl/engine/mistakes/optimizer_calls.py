@@ -6,13 +6,13 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from flodl.core import StepError
 from flodl.core.usage.tracebacks import hide_own_frames
 
+from ..device.tensors import stacked_by_device
 from ..other_steps import sharing_gradients
 from .step_function import signature_text
 
@@ -175,11 +175,9 @@ class OptimizerCalls:
         if (optimizer := self._optimizer()) is None:
             return False
         grads = [one.grad for group in optimizer.param_groups for one in group["params"]]
-        devices: dict[torch.device, list[Tensor]] = {}
-        for one in grads:
-            if one is not None:
-                devices.setdefault(one.device, []).append(one.any())
-        return not any(bool(torch.stack(found).any()) for found in devices.values())  # wait once per device
+        return not any(
+            bool(found.any()) for found in stacked_by_device(one.any() for one in grads if one is not None)
+        )
 
     def check(self, name: str) -> None:
         """Raise if a call by the user would spoil an update."""

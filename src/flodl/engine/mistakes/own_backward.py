@@ -9,6 +9,8 @@ from torch import Tensor
 
 from flodl.core import StepError
 
+from ..device.tensors import stacked_by_device
+
 _TOLERANCE = 1e-3
 
 
@@ -50,7 +52,4 @@ def check_own_backward(before: Sequence[tuple[Tensor, Tensor]], share: float) ->
 
 def _sum(numbers: Sequence[Tensor]) -> float:
     """Return the sum of numbers, with one wait for each device."""
-    devices: dict[torch.device, list[Tensor]] = {}
-    for one in numbers:
-        devices.setdefault(one.device, []).append(one.double())
-    return sum(float(torch.stack(found).sum()) for found in devices.values())
+    return sum(float(found.sum()) for found in stacked_by_device(one.double() for one in numbers))

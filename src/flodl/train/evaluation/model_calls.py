@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from flodl.engine import batch_text
+
 # A loop may call the model often.
 _MOST_CALLS = 8
 _TOLERANCE = 1e-3
@@ -74,7 +76,7 @@ def described(given: Tensor, inputs: Tensor) -> str:
     """
     if given.shape == inputs.shape and given.dtype == inputs.dtype:
         return "other values of the same shape"
-    return f"{_kind(given)} instead of {_kind(inputs)}"
+    return " instead of ".join(batch_text((one,))[1:-1] for one in (given, inputs))
 
 
 def other_classes(used: Sequence[tuple[Tensor, int]], targets: Any) -> str:
@@ -120,7 +122,3 @@ def _are_close(one: Any, other: Any) -> bool:
 
 def _scale(tensor: Tensor) -> float:
     return float(tensor.detach().float().abs().max()) if tensor.numel() else 0.0
-
-
-def _kind(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {[*tensor.shape]}"

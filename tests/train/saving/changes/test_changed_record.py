@@ -20,6 +20,8 @@ from flodl.optim import CosineScheduler
 from flodl.train import EarlyStopping
 from flodl.train.saving.changes.changed_record import changed_record
 
+from ...scheduler_hooks import Saved, Stepping
+
 config = types.SimpleNamespace(alpha=1.0, unused=0)
 SCALE = 1.0
 
@@ -140,22 +142,12 @@ def hooked_optimizer(hook):
     return build
 
 
-class Decay:
-    """A hook that steps a scheduler of torch, and saves it."""
-
-    def __init__(self, scheduler):
-        self.scheduler = scheduler
-
-    def on_step_end(self):
-        self.scheduler.step()
+class Decay(Stepping):
+    """A hook that steps a scheduler of torch."""
 
 
-class SavedDecay(Decay):
-    def state_dict(self):
-        return self.scheduler.state_dict()
-
-    def load_state_dict(self, state):
-        self.scheduler.load_state_dict(state)
+class SavedDecay(Saved):
+    """The same, with a state."""
 
 
 class LateDecay(SavedDecay):

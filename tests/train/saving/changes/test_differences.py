@@ -15,6 +15,8 @@ from flodl.train import Phase
 from flodl.train.saving.changes.changed_optimizer import changed_optimizer
 from flodl.train.saving.changes.differences import changed_settings
 
+from ...scheduler_hooks import Saved, Stepping
+
 
 def alerts(folder):
     return [entry.event.data["message"] for entry in read(folder) if entry.event.kind == "alert"]
@@ -265,22 +267,6 @@ def sequence(optimizer):
 def one_cycle(optimizer):
     rates = [2 * group["lr"] for group in optimizer.param_groups]
     return torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, total_steps=50)
-
-
-class Stepping:
-    def __init__(self, scheduler):
-        self.scheduler = scheduler
-
-    def on_step_end(self):
-        self.scheduler.step()
-
-
-class Saved(Stepping):
-    def state_dict(self):
-        return self.scheduler.state_dict()
-
-    def load_state_dict(self, state):
-        self.scheduler.load_state_dict(state)
 
 
 def start_scheduled(make, data, folder, epochs, scheduled, rates, *, hook=Saved):

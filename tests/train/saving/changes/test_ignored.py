@@ -11,6 +11,8 @@ from flodl.monitor import read
 from flodl.monitor.snapshot import summary
 from flodl.optim import CosineScheduler
 
+from ...scheduler_hooks import Saved
+
 
 def alerts(folder):
     return [entry.event.data["message"] for entry in read(folder) if entry.event.kind == "alert"]
@@ -179,20 +181,11 @@ def test_a_rate_that_the_program_scales_first_is_ignored_too(make, data, tmp_pat
     assert "config.lr is now 0.3, was 0.1; the resumed run keeps its saved lr" in told[-1]
 
 
-class Warm:
+class Warm(Saved):
     """A warm-up of torch from 0, whose state is saved."""
 
     def __init__(self, optimizer):
-        self.scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 4))
-
-    def on_step_end(self):
-        self.scheduler.step()
-
-    def state_dict(self):
-        return self.scheduler.state_dict()
-
-    def load_state_dict(self, state):
-        self.scheduler.load_state_dict(state)
+        super().__init__(torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 4)))
 
 
 def test_the_rate_that_was_written_for_a_warm_up_from_zero_is_recorded_and_ignored_on_resume(
