@@ -26,7 +26,8 @@ def class_out_of_bounds(
 ) -> IndexError | None:
     """Return the error of torch's CPU code if a target is none of the classes, or None.
 
-    A CUDA device stops the whole process instead, without the value and the line.
+    On a CUDA device, the loss itself would fail without the value and the line, and the process could no
+    longer use the device.
 
     >>> scores = torch.zeros(2, 3)
     >>> class_out_of_bounds(functional.cross_entropy, (scores, torch.tensor([1, 3])), None)
