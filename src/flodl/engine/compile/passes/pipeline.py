@@ -16,6 +16,7 @@ from torch.fx import Graph, Node
 from . import fx
 from .attention import AttentionWithoutCopies
 from .causal_masks import RecognizeCausalMasks
+from .column_sums import SumColumnsTogether
 from .concatenations import ComputePartsSeparately
 from .cross_entropy import FuseCrossEntropy
 from .fx import (
@@ -150,6 +151,7 @@ def inductor_options(*, tune: str | None = None) -> dict[str, Any]:
             DecomposeAddmm(_LARGE_BYTES),
             *matmul_passes,
             ComputePartsSeparately(),
+            SumColumnsTogether(),
             CastWeightsTogether(),
         ),
     }
