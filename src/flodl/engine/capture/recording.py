@@ -97,6 +97,7 @@ def record(
     try:
         with (
             _no_collector(),
+            _own_workspaces(),
             torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
         ):
             if mailbox is not None:
@@ -134,6 +135,20 @@ def _no_collector() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+@contextmanager
+def _own_workspaces() -> Iterator[None]:
+    """Let matmuls in a recording take their workspaces from its pool, and return them at its end.
+
+    Torch keeps a workspace of 32 MB for each thread and stream that has multiplied matrices, in the pool from
+    which it was taken. The recordings of a trial would leave theirs behind, and so would eager steps.
+    """
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        yield
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
 
 
 def rehearse(region: Callable[[], T]) -> T:

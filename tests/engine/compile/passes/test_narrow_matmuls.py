@@ -56,6 +56,19 @@ def test_an_operand_is_rounded_if_the_result_is() -> None:
     assert narrowed(mixed, weights, random(2, 6, 8), tolerance=2e-2) == (0, 1)
 
 
+def test_a_value_that_several_matmuls_read_is_rounded_once() -> None:
+    def program(weights: Tensor, values: Tensor, grad: Tensor) -> Tensor:
+        product = cast(aten.bmm(weights, cast(values, FP32)), BF16)
+        back = cast(aten.bmm(aten.permute(weights, [0, 2, 1]), cast(grad, FP32)), BF16)
+        return aten.cat([product, back], 1)
+
+    inputs = random(2, 4, 6, dtype=FP32).softmax(-1), random(2, 6, 8), random(2, 4, 8)
+    assert narrowed(program, *inputs, tolerance=2e-2) == (0, 2)
+    traced = rewritten(program, MatmulsIn16Bits(), *inputs)
+    weights = next(iter(traced.graph.nodes))
+    assert [user.target for user in weights.users] == [cast]
+
+
 def test_a_result_that_is_scaled_before_it_is_rounded_stays_in_float32() -> None:
     def mixed(grads: Tensor, keys: Tensor) -> Tensor:
         return cast(aten.mul.Tensor(aten.bmm(grads, cast(keys, FP32)), 0.125), BF16)

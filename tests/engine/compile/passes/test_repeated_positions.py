@@ -92,6 +92,22 @@ def test_values_at_shared_positions_are_summed_by_a_matmul(shape: tuple[int, ...
     assert multiplied(random(*shape, dtype=BF16), positions(5, 7, below=12)) == 1
 
 
+def test_transposed_values_are_copied_once_and_not_element_by_element() -> None:
+    values = random(32, 7, 5, dtype=BF16).transpose(1, 2)
+    index = positions(5, 7, below=12)
+    assert multiplied(values, index) == 1
+
+    def program(values: Tensor, index: Tensor) -> Tensor:
+        return scattered(values, index, 12)
+
+    def num_copies(values: Tensor) -> int:
+        traced = rewritten(program, SumRepeatedPositions(), values, index)
+        return num_calls(traced.graph, aten.clone.default)
+
+    assert num_copies(values) == 1
+    assert num_copies(values.contiguous()) == 0
+
+
 def test_the_sum_is_rounded_once() -> None:
     values = torch.full((32, 1, 1024), 1.0, dtype=BF16)
     index = torch.zeros(1, 1024, dtype=torch.int64)

@@ -55,13 +55,15 @@ class MatmulsIn16Bits(CustomGraphPass):
     Attention that no fused kernel supports, as with the position bias of T5, widens its 16-bit inputs to
     float32, and multiplies them without tensor cores. If both operands were widened, their products stay the
     same, and are summed and returned in float32. If only one was widened from bfloat16, and the result is
-    rounded to it, the other operand is rounded as well, as in fused kernels.
+    rounded to it, the other operand is rounded as well, as in fused kernels. A value that several matmuls
+    read, transposed or not, is rounded once.
     """
 
     def __call__(self, graph: Graph) -> None:
+        casts: dict[tuple[Node, torch.dtype], Node] = {}
         for node in list(graph.nodes):
             if node.target in _TO_FLOAT32_FORM and fx.is_cuda_float32(node):
-                _narrow(graph, node)
+                _narrow(graph, node, casts)
         graph.eliminate_dead_code()
 
     def uuid(self) -> Any:
@@ -69,7 +71,7 @@ class MatmulsIn16Bits(CustomGraphPass):
         return get_hash_for_files(files, "matmuls in 16 bits")
 
 
-def _narrow(graph: Graph, matmul: Node) -> None:
+def _narrow(graph: Graph, matmul: Node, casts: dict[tuple[Node, torch.dtype], Node]) -> None:
     left, right = (_precision(operand) for operand in operands(matmul))
     dtype = left or right
     if dtype is None or (left and right and left is not right):
@@ -79,13 +81,30 @@ def _narrow(graph: Graph, matmul: Node) -> None:
     if not is_exact and not (dtype is torch.bfloat16 and _is_rounded(matmul, dtype)):
         return
     with graph.inserting_before(matmul):
-        narrow = tuple(_cast(graph, operand, dtype, matmul) for operand in operands(matmul))
+        narrow = tuple(_cast_once(graph, operand, dtype, matmul, casts) for operand in operands(matmul))
         if _is_rounded(matmul, dtype, scaled=False):
             product = insert_call(graph, matmul.target, narrow, instead_of=matmul)
             product = _cast(graph, product, torch.float32, matmul)
         else:
             product = insert_call(graph, _TO_FLOAT32_FORM[matmul.target], narrow, instead_of=matmul)
     matmul.replace_all_uses_with(product)
+
+
+def _cast_once(
+    graph: Graph, value: Node, dtype: torch.dtype, matmul: Node, casts: dict[tuple[Node, torch.dtype], Node]
+) -> Node:
+    """Return an operand in 16 bits. The backward reads it transposed; torch would save both for it."""
+    orders = []
+    while value.target is _aten.permute.default and isinstance(value.args[0], Node):
+        orders.append(value.args[1])
+        value = value.args[0]
+    key = value, dtype
+    if key not in casts:
+        casts[key] = _cast(graph, value, dtype, matmul)
+    narrow = casts[key]
+    for order in reversed(orders):
+        narrow = insert_call(graph, _aten.permute.default, (narrow, order), instead_of=matmul)
+    return narrow
 
 
 def _cast(graph: Graph, value: Node, dtype: torch.dtype, instead_of: Node) -> Node:

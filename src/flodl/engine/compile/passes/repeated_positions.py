@@ -154,7 +154,11 @@ def _multiply(
             places = _count(graph, width, node)
             one_hots[key] = call(_CAST, call(_aten.eq.Tensor, there, places), result.dtype)
         flat = call(_aten.reshape.default, values, [math.prod(batch), rows, columns])
-        product = call(_aten.bmm.default, call(_aten.permute.default, flat, [1, 0, 2]), one_hots[key])
+        by_row = call(_aten.permute.default, flat, [1, 0, 2])
+        if 1 not in by_row.meta["val"].stride()[1:]:
+            # A matmul would copy it element by element: 60 µs instead of 15 for a layer of DeBERTa.
+            by_row = call(_aten.clone.default, by_row, memory_format=torch.contiguous_format)
+        product = call(_aten.bmm.default, by_row, one_hots[key])
         total = call(
             _aten.reshape.default, call(_aten.permute.default, product, [1, 0, 2]), [*batch, rows, width]
         )
