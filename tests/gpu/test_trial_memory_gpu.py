@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import itertools
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from flodl import TrainStep
 from flodl.engine.state import copies
 from flodl.engine.state.copies import copies_of
+from flodl.engine.verify.float64 import in_float64
 
 pytestmark = [
     pytest.mark.gpu,
@@ -65,6 +68,25 @@ def test_a_trial_needs_little_more_memory_than_eager(tier: str) -> None:
     # What a recording adds does not grow with the model: another stream, with workspaces of its own.
     assert peak <= 1.3 * eager + (128 << 20)
     assert kept <= 1.3 * eager
+
+
+def test_a_run_in_float64_keeps_its_activations_on_the_host() -> None:
+    layers = [layer for _ in range(24) for layer in (nn.Linear(256, 256), nn.GELU())]
+    model = nn.Sequential(*layers).cuda()
+    body = SimpleNamespace(model=model, parameters=[*model.parameters()])
+    x = torch.randn(1 << 16, 256, device="cuda")
+    expected = copy.deepcopy(model).double()
+    expected(x.double()).sum().backward()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    with in_float64(body, []):
+        model(x.double()).sum().backward()
+        assert all(
+            torch.equal(ours.grad, theirs.grad)
+            for ours, theirs in zip(model.parameters(), expected.parameters(), strict=True)
+        )
+    # One activation takes 128 MB, and 48 are saved.
+    assert torch.cuda.max_memory_allocated() - before < 1 << 30
 
 
 @pytest.mark.parametrize("tier", ["captured", "compiled"])

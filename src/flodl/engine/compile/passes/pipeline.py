@@ -38,6 +38,7 @@ from .projections import MergeProjections
 from .repeated_positions import SumRepeatedPositions
 from .row_order import MatmulInStorageOrder
 from .stacks import StackSelectedSlices
+from .stored_values import StoreSharedValues
 from .weight_casts import CastWeightsTogether
 from .weight_gradients import WeightGradientsInFloat32
 
@@ -152,6 +153,7 @@ def inductor_options(*, tune: str | None = None) -> dict[str, Any]:
             *matmul_passes,
             ComputePartsSeparately(),
             SumColumnsTogether(),
+            StoreSharedValues(),
             CastWeightsTogether(),
         ),
     }

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch._inductor import inductor_prims  # noqa: F401 - defines an operator
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph, Node
 
@@ -156,8 +157,10 @@ def _multiply(
         flat = call(_aten.reshape.default, values, [math.prod(batch), rows, columns])
         by_row = call(_aten.permute.default, flat, [1, 0, 2])
         if 1 not in by_row.meta["val"].stride()[1:]:
-            # A matmul would copy it element by element: 60 µs instead of 15 for a layer of DeBERTa.
-            by_row = call(_aten.clone.default, by_row, memory_format=torch.contiguous_format)
+            # A matmul would copy it element by element: 82 µs for each layer of DeBERTa on an H200. Torch's
+            # compiler gives a clone the strides of its source, so these are not asked for with a clone.
+            order = torch.empty(by_row.meta["val"].shape, device="meta").stride()
+            by_row = call(torch.ops.prims.inductor_force_stride_order.default, by_row, list(order))
         product = call(_aten.bmm.default, by_row, one_hots[key])
         total = call(
             _aten.reshape.default, call(_aten.permute.default, product, [1, 0, 2]), [*batch, rows, width]
