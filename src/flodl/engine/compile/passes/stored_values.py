@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -71,14 +71,20 @@ class StoreSharedValues(CustomGraphPass):
 def _shared_values(graph: Graph) -> Iterator[Node]:
     """Yield values that are computed from a costly function, and that larger values read."""
     costly = (node for target in _COSTLY for node in graph.find_nodes(op="call_function", target=target))
-    waiting = [node for node in costly if fx.is_cuda(node)]
-    seen = set(waiting)
-    while waiting:
-        value = waiting.pop()
+    for value in _elementwise(node for node in costly if fx.is_cuda(node)):
         if any(_is_larger(user, value) for user in value.users):
             base = _behind_views(value)
             if (_size(base) or 0) >= _MIN_STORED:
                 yield base
+
+
+def _elementwise(values: Iterable[Node]) -> Iterator[Node]:
+    """Yield values, and what is computed from them elementwise."""
+    waiting = [*values]
+    seen = set(waiting)
+    while waiting:
+        value = waiting.pop()
+        yield value
         for user in value.users:
             is_elementwise = fx.is_pointwise(user) or user.target is _CAST or user.target in _VIEWS
             if is_elementwise and _size(user) == _size(value) and user not in seen:
@@ -106,14 +112,9 @@ def _replace(graph: Graph, node: Node, target: Any, *arguments: Any) -> None:
 
 
 def _num_read(value: Node) -> int:
-    """Return how many elements the larger readers of a value have, also those that read it through views."""
-    total = 0
-    for user in value.users:
-        if _is_larger(user, value):
-            total += _size(user) or 0
-        elif user.target in _VIEWS:
-            total += _num_read(user)
-    return total
+    """Return how many elements have the larger values that read a value, or what is computed from it."""
+    larger = {user for each in _elementwise([value]) for user in each.users if _is_larger(user, each)}
+    return sum(_size(user) or 0 for user in larger)
 
 
 def _is_larger(user: Node, value: Node) -> bool:
