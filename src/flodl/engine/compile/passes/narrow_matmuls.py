@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._inductor import inductor_prims  # noqa: F401 - defines an operator
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph, Node
 
@@ -60,10 +61,10 @@ class MatmulsIn16Bits(CustomGraphPass):
     """
 
     def __call__(self, graph: Graph) -> None:
-        casts: dict[tuple[Node, torch.dtype], Node] = {}
         for node in list(graph.nodes):
             if node.target in _TO_FLOAT32_FORM and fx.is_cuda_float32(node):
-                _narrow(graph, node, casts)
+                _narrow(graph, node)
+        _share_casts(graph)
         graph.eliminate_dead_code()
 
     def uuid(self) -> Any:
@@ -71,7 +72,7 @@ class MatmulsIn16Bits(CustomGraphPass):
         return get_hash_for_files(files, "matmuls in 16 bits")
 
 
-def _narrow(graph: Graph, matmul: Node, casts: dict[tuple[Node, torch.dtype], Node]) -> None:
+def _narrow(graph: Graph, matmul: Node) -> None:
     left, right = (_precision(operand) for operand in operands(matmul))
     dtype = left or right
     if dtype is None or (left and right and left is not right):
@@ -81,7 +82,7 @@ def _narrow(graph: Graph, matmul: Node, casts: dict[tuple[Node, torch.dtype], No
     if not is_exact and not (dtype is torch.bfloat16 and _is_rounded(matmul, dtype)):
         return
     with graph.inserting_before(matmul):
-        narrow = tuple(_cast_once(graph, operand, dtype, matmul, casts) for operand in operands(matmul))
+        narrow = tuple(_cast(graph, operand, dtype, matmul) for operand in operands(matmul))
         if _is_rounded(matmul, dtype, scaled=False):
             product = insert_call(graph, matmul.target, narrow, instead_of=matmul)
             product = _cast(graph, product, torch.float32, matmul)
@@ -90,25 +91,47 @@ def _narrow(graph: Graph, matmul: Node, casts: dict[tuple[Node, torch.dtype], No
     matmul.replace_all_uses_with(product)
 
 
-def _cast_once(
-    graph: Graph, value: Node, dtype: torch.dtype, matmul: Node, casts: dict[tuple[Node, torch.dtype], Node]
-) -> Node:
-    """Return an operand in 16 bits. The backward reads it transposed; torch would save both for it."""
-    orders = []
-    while value.target is _aten.permute.default and isinstance(value.args[0], Node):
-        orders.append(value.args[1])
-        value = value.args[0]
-    key = value, dtype
-    if key not in casts:
-        casts[key] = _cast(graph, value, dtype, matmul)
-    narrow = casts[key]
-    for order in reversed(orders):
-        narrow = insert_call(graph, _aten.permute.default, (narrow, order), instead_of=matmul)
-    return narrow
-
-
 def _cast(graph: Graph, value: Node, dtype: torch.dtype, instead_of: Node) -> Node:
     return insert_call(graph, _CAST, (value, dtype), instead_of=instead_of)
+
+
+def _share_casts(graph: Graph) -> None:
+    """Round a value once that is rounded in several orders of its dimensions.
+
+    The backward of a matmul multiplies with the transposed operand, which autocast rounds again: torch would
+    save both for it.
+    """
+    found: dict[tuple[Node, torch.dtype], list[Node]] = {}
+    for cast in graph.find_nodes(op="call_function", target=_CAST):
+        if cast.args[1] in fx.NARROW_TYPES and fx.is_cuda_float32(cast.args[0]):
+            found.setdefault((_behind_permutes(cast.args[0]), cast.args[1]), []).append(cast)
+    for (value, dtype), casts in found.items():
+        if len({cast.args[0] for cast in casts}) == 1:
+            continue
+        with graph.inserting_before(casts[0]):
+            shared = _cast(graph, value, dtype, casts[0])
+            # The backward expects these strides. Given others for the forward, it would be copied.
+            arguments = shared, list(shared.meta["val"].stride())
+            shared = insert_call(
+                graph, torch.ops.prims.inductor_force_stride_order.default, arguments, instead_of=casts[0]
+            )
+        for cast in casts:
+            with graph.inserting_before(cast):
+                cast.replace_all_uses_with(_permuted_like(graph, shared, cast.args[0], cast))
+
+
+def _behind_permutes(value: Node) -> Node:
+    while value.target is _aten.permute.default:
+        value = value.all_input_nodes[0]
+    return value
+
+
+def _permuted_like(graph: Graph, value: Node, like: Any, cast: Node) -> Node:
+    """Return a value with its dimensions in the order of another one."""
+    if like.target is not _aten.permute.default:
+        return value
+    inner = _permuted_like(graph, value, like.args[0], cast)
+    return insert_call(graph, _aten.permute.default, (inner, like.args[1]), instead_of=cast)
 
 
 def _precision(value: Any) -> torch.dtype | None:
