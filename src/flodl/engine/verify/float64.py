@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from torch import Tensor
-from torch.autograd.graph import save_on_cpu
 from torch.utils._pytree import tree_map_only
 
 from flodl.core.interrupts import uninterrupted
@@ -23,8 +22,7 @@ def in_float64(body: StepBody, window: Sequence[Micro]) -> Iterator[list[Micro]]
     """Convert the parameters and buffers of a step to float64 for a while; yield the window in float64.
 
     The tensor objects stay the same, and get their own memory and gradients back afterwards. Other state that
-    the step reaches is not converted. On CUDA, what the forward saves for the backward is kept in the memory
-    of the host: in float64, activations take up to four times as much.
+    the step reaches is not converted.
 
     >>> import torch
     >>> from types import SimpleNamespace
@@ -44,7 +42,7 @@ def in_float64(body: StepBody, window: Sequence[Micro]) -> Iterator[list[Micro]]
         for tensor, data, _ in saved:
             tensor.grad = None
             tensor.data = data.double()
-        with warnings.catch_warnings(), _activations_on_host(narrow.values()):
+        with warnings.catch_warnings():
             # For example that the weights of a recurrent layer are no longer one contiguous chunk.
             warnings.simplefilter("ignore")
             yield [replace(micro, batch=tree_map_only(Tensor, _to_float64, micro.batch)) for micro in window]
@@ -54,10 +52,6 @@ def in_float64(body: StepBody, window: Sequence[Micro]) -> Iterator[list[Micro]]
                 tensor.grad = None
                 tensor.data = data
                 tensor.grad = grad
-
-
-def _activations_on_host(tensors: Iterable[Tensor]) -> AbstractContextManager[None]:
-    return save_on_cpu() if any(tensor.is_cuda for tensor in tensors) else nullcontext()
 
 
 def _to_float64(tensor: Tensor) -> Tensor:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from typing import TypeVar
 
 from torch import Tensor
+from torch.autograd.graph import save_on_cpu
 
 from flodl.core import log
 
@@ -21,6 +23,7 @@ from .gradients import Gradients, copy_gradients, full_float32
 from .parts import window_parts
 from .perturb import perturb
 
+T = TypeVar("T")
 # How many times a doubtful window is rerun from perturbed weights.
 PERTURBATIONS = 3
 
@@ -54,9 +57,13 @@ class Reruns:
     def in_float32(self, before: Snapshot, window: list[Micro]) -> WindowResult:
         """Run the window in full float32."""
         body = self._body.separate(settings=replace(self._body.settings, precision="fp32"))
-        exactly = full_float32() if body.device.type == "cuda" else nullcontext()
-        with self._restoring(before, window), exactly:
-            return self.run(EagerRunner(body), before, window)
+        is_on_cuda = body.device.type == "cuda"
+
+        def run() -> WindowResult:
+            with self._restoring(before, window), full_float32() if is_on_cuda else nullcontext():
+                return self.run(EagerRunner(body), before, window)
+
+        return with_activations_on_host(run, if_needed=is_on_cuda)
 
     def in_float64(
         self, real: WindowResult, before: Snapshot, after: Snapshot, window: list[Micro]
@@ -78,10 +85,14 @@ class Reruns:
             return None  # on CUDA, the offset of a generator does not say what was drawn
         # Recordings write to the statistics that the others save.
         body = self._body.separate()
-        try:
+
+        def run() -> tuple[WindowResult, bool]:
             with self._restoring(before, window), in_float64(body, window) as widened:
                 found = self._rerun(EagerRunner(body), widened, before, updates=False)
-                draws_alike = not drew or after.cpu_rng_unchanged()
+                return found, not drew or after.cpu_rng_unchanged()
+
+        try:
+            found, draws_alike = with_activations_on_host(run, if_needed=body.device.type == "cuda")
         except Exception as error:
             log.debug("cannot run in float64: %s: %s", type(error).__name__, error)
             return None
@@ -127,6 +138,21 @@ def rerun(runner: Runner, window: Iterable[Micro], *, updates: bool) -> Values:
         values = (runner.run(micro) if updates else runner.run_without_update(micro)).values
         runner.body.undo.detach_carried()
     return values
+
+
+def with_activations_on_host(run: Callable[[], T], *, if_needed: bool) -> T:
+    """Run a forward and a backward; on CUDA, keep what is saved between them in the memory of the host.
+
+    In float32 or float64, activations take up to four times as much memory as in training. If the step does
+    not support that, such as one with a transform of `torch.func`, it runs once more without.
+    """
+    if if_needed:
+        try:
+            with save_on_cpu():
+                return run()
+        except Exception as error:
+            log.debug("cannot keep activations on the host: %s: %s", type(error).__name__, error)
+    return run()
 
 
 def set_gradients(body: StepBody, grads: Gradients) -> None:
