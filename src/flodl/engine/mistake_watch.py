@@ -9,7 +9,13 @@ from torch import Tensor
 from flodl.optim import ScheduleBridge
 
 from .mistakes.empty_batch import EMPTY_BATCH_ADVICE, empty_batch
-from .mistakes.first_call import check_continued, check_mode, check_restarted, check_schedulers
+from .mistakes.first_call import (
+    check_continued,
+    check_mode,
+    check_rate,
+    check_restarted,
+    check_schedulers,
+)
 from .mistakes.parameters import TrainedParameters, next_check
 from .mistakes.skipped_updates import SkippedUpdates
 from .modes import has_chosen_modes
@@ -57,6 +63,8 @@ class MistakeWatch:
             journal.warn(count.steps, "parameters", Cause.PROBABLE_MISTAKE, added)
         if self._bridge is not None:
             check_schedulers(body.optimizer, journal, count.steps)
+            if not self.is_reported_elsewhere:
+                check_rate(self._bridge, journal, count.steps)
             is_new = not count.steps and not count.is_trial
             if is_new and not self._bridge.current_step:
                 check_restarted(body.optimizer, journal)

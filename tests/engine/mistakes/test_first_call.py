@@ -14,6 +14,7 @@ from flodl.core import StepError
 from flodl.engine import TrainStep
 from flodl.engine.mistakes.first_call import check_schedulers
 from flodl.engine.report import Cause, Journal
+from flodl.optim import CosineScheduler
 
 X, Y = torch.ones(8, 4), torch.zeros(8, 2)
 
@@ -270,3 +271,31 @@ def test_the_state_of_a_step_without_updates_needs_no_optimizer(capsys) -> None:
     step.load_state_dict(fresh.state_dict())
     step(X, Y)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("schedule", "is_reported"),
+    [
+        (CosineScheduler(0.1, 0.0, 20), True),
+        (CosineScheduler(0.1, 0.0, 300), False),
+        (CosineScheduler(0.1, 0.001, 20), False),
+        (lambda update: 0.1 if update < 20 else 0.0, False),  # a function may know what it does
+    ],
+)
+def test_a_schedule_that_has_been_at_zero_for_long_is_reported_once(schedule, is_reported, capsys) -> None:
+    _, step = new_step(schedule=schedule)
+    for _ in range(260):
+        step(X, Y)
+    text = capsys.readouterr().err
+    assert text.count("the learning rate is 0 from update 20 on") == is_reported
+
+
+def test_a_step_function_that_takes_the_model_last_is_told_the_order() -> None:
+    model = nn.Linear(4, 2)
+
+    def step_fn(x, y, model):
+        return nn.functional.mse_loss(model(x), y)
+
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step_fn, tier="eager")
+    with pytest.raises(StepError, match=r"takes \(x, y, model\).*Write def step_fn\(model, x, y\)\."):
+        step(X, Y)

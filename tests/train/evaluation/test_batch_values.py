@@ -212,3 +212,34 @@ def test_values_that_are_alike_in_all_batches_before_training_are_judged_by_thei
         return each.mean(), {name: compute(each)}
 
     assert (NOTE in told(step_fn)) == is_noted
+
+
+def summed(model, x, y):
+    return (model(x) - y).square().sum()
+
+
+def summed_by_a_module(model, x, y, criterion=None):
+    return SUM(model(x), y)
+
+
+def summed_over_columns(model, x, y):
+    return (model(x) - y).square().sum(1).mean()
+
+
+def divided(model, x, y):
+    return (model(x) - y).square().sum() / len(x)
+
+
+SUM = nn.MSELoss(reduction="sum")
+
+
+@pytest.mark.parametrize("evaluates_only", [False, True])
+@pytest.mark.parametrize("step_fn", [summed, summed_by_a_module])
+def test_a_loss_that_is_a_sum_over_samples_is_noted_once(told, step_fn, evaluates_only):
+    text = told(step_fn, evaluates_only=evaluates_only, times=2)
+    assert text.count("the loss is a sum over the samples of a batch") == 1
+
+
+@pytest.mark.parametrize("step_fn", [summed_over_columns, divided])
+def test_a_loss_that_is_a_mean_of_sums_is_not_noted(told, step_fn):
+    assert "the loss is a sum" not in told(step_fn)

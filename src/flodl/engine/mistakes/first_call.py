@@ -12,10 +12,14 @@ from torch.optim import SGD, Optimizer
 from flodl.core import StepError
 from flodl.core.usage.tracebacks import hides_own_frames
 from flodl.optim import ScheduleBridge
+from flodl.optim.schedule import StepSchedule
 
 from ..errors import StepCallError
 from ..modes import has_chosen_modes
 from ..report import Cause, Journal
+
+# A rate of 0 for fewer updates may be meant.
+_MIN_UPDATES = 100
 
 
 def explain_loss(loss: Tensor) -> None:
@@ -94,6 +98,22 @@ def check_schedulers(optimizer: Optimizer, journal: Journal, step: int) -> None:
         reason = (
             "one of torch's learning rate schedulers is attached to the optimizer, and schedule= sets the "
             "same learning rates after every update. Remove one of the two"
+        )
+        journal.warn(step, "schedule", Cause.PROBABLE_MISTAKE, reason)
+
+
+def check_rate(bridge: ScheduleBridge, journal: Journal, step: int) -> None:
+    """Warn if the learning rate has been 0 for half of all updates: a schedule may be meant in epochs."""
+    schedule, now = bridge.schedule, bridge.current_step
+    if now < _MIN_UPDATES or bridge.lr_scale == 0 or not isinstance(schedule, StepSchedule):
+        return
+    if any(map(schedule.lr, range(now // 2, now + 1))):
+        return
+    first = next((update for update in range(now // 2, -1, -1) if schedule.lr(update)), -1) + 1
+    if first:
+        reason = (
+            f"the learning rate is 0 from update {first} on: nothing has been learned since. Schedules count "
+            f"updates, not epochs: give {schedule!r} as many updates as the training has"
         )
         journal.warn(step, "schedule", Cause.PROBABLE_MISTAKE, reason)
 

@@ -14,6 +14,8 @@ from ..errors import StepCallError
 from ..settings import StepFunction
 from .batch_text import batch_text
 
+_MODEL_NAMES = frozenset({"model", "m", "net", "network", "module"})
+
 
 def check_step_function(step_fn: Callable[..., Any], model: nn.Module) -> None:
     """Raise if a loss of torch, a class or the model itself was passed as the step function.
@@ -62,6 +64,28 @@ def signature_mismatch(step_fn: StepFunction, batch: tuple[Any, ...], extra: Ite
             f"{mismatch}. {_how_to_call(signature, batch)}"
         )
     return None
+
+
+def model_not_first(step_fn: StepFunction, error: BaseException) -> str | None:
+    """Return what is wrong if a step function takes the model, but not as its first argument.
+
+    >>> error = TypeError("'Tensor' object is not callable")
+    >>> model_not_first(lambda x, y, model: model(x), error)
+    "the step function takes (x, y, model), and is called with the model first: 'x' is the model. Write ..."
+    """
+    if "'Tensor' object is not callable" not in str(error):
+        return None
+    try:
+        names = [*inspect.signature(step_fn).parameters]
+    except (TypeError, ValueError):
+        return None
+    if not names or names[0] in _MODEL_NAMES or not _MODEL_NAMES.intersection(names):
+        return None
+    right = sorted(names, key=lambda name: name not in _MODEL_NAMES)
+    return (
+        f"the step function takes ({', '.join(names)}), and is called with the model first: {names[0]!r} is "
+        f"the model. Write def step_fn({', '.join(right)})."
+    )
 
 
 def _keyword_mismatch(own: StepFunction, batch: tuple[Any, ...], extra: Iterable[str]) -> str | None:

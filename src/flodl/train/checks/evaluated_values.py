@@ -41,7 +41,7 @@ def evaluate_once(run: Run, read: Callable[[], Batches]) -> dict[str, float]:
             yield batch, samples
 
     values = run.evaluator(read_and_look)
-    judges = len(values) > 1 and not is_judged
+    judges = bool(values) and not is_judged
     if not first:
         return values
     monitor = run.reports.monitor

@@ -15,6 +15,7 @@ from flodl.core.pooled_metrics import Pooling, is_perplexity, pooling_of
 from flodl.engine import TrainStep, sandbox
 
 from .evaluator import Evaluator
+from .loss_text import mentions_sum
 from .pieces import COUNTS, compare_pieces, is_accuracy, warn_of_counts, warning_of
 
 
@@ -43,6 +44,7 @@ def judge_values(
     pooled = {name: how for name in values if (how := pooling_of(name)) is not Pooling.NEVER}
     note = _note(step, evaluator, batch, pooled) if pooled else ""
     note = note or _note_of_float_counts(step, evaluator, batch, values)
+    note = note or _note_of_sum(step, evaluator, batch)
     return BatchValues(warning, note, tuple(undecided))
 
 
@@ -98,6 +100,23 @@ def _note_of_float_counts(
         f"{' and '.join(map(repr, counts))} of the step function {are} over the batch, and the history has "
         "the mean over batches, weighted by samples, which depends on the batch size. Return a rate, such as "
         "(predictions == y).float().mean()"
+    )
+
+
+def _note_of_sum(step: TrainStep, evaluator: Evaluator, batch: Any) -> str:
+    """Return a note about a loss that is a sum over samples, or "".
+
+    Most losses are means. Only one whose code mentions a sum is compared, which takes a few forward passes.
+    """
+    if not mentions_sum(evaluator.step_fn):
+        return ""
+    found = compare_pieces(step, evaluator, batch, ["loss"])
+    if found is None or not found.is_sum("loss"):
+        return ""
+    return (
+        "the loss is a sum over the samples of a batch. The history has the mean over batches, weighted by "
+        "samples, which depends on the batch size, as do the gradients. Divide the loss by the number of "
+        "samples, or use reduction='mean'"
     )
 
 

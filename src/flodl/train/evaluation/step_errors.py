@@ -11,8 +11,7 @@ from torch import Tensor
 
 from flodl.core import StepError
 from flodl.core.formats import a_type
-
-_MODEL_NAMES = frozenset({"model", "m", "net", "network", "module"})
+from flodl.engine.mistakes.step_function import model_not_first
 
 
 def check_signature(
@@ -42,7 +41,8 @@ def check_signature(
             f"{mismatch}. Write def {suggested}(model, {_parameters(arguments)}), or pass data with as "
             "many parts as it takes."
         ) from error
-    _check_order([*signature.parameters], error)
+    if misplaced := model_not_first(step_fn, error):
+        raise StepError(misplaced) from error
 
 
 def calls_backward(error: BaseException) -> bool:
@@ -62,18 +62,6 @@ def calls_backward(error: BaseException) -> bool:
             return True
         traceback = traceback.tb_next
     return False
-
-
-def _check_order(parameters: list[str], error: TypeError) -> None:
-    """Raise if the step function takes the model, but not as its first argument."""
-    if "'Tensor' object is not callable" not in str(error) or parameters[0] in _MODEL_NAMES:
-        return
-    if _MODEL_NAMES.intersection(parameters):
-        right = sorted(parameters, key=lambda name: name not in _MODEL_NAMES)
-        raise StepError(
-            f"the step function takes ({', '.join(parameters)}), and is called with the model first: "
-            f"{parameters[0]!r} is the model. Write def step_fn({', '.join(right)})."
-        ) from error
 
 
 def _parts(arguments: tuple[Any, ...], of_data: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
@@ -16,6 +15,7 @@ from flodl.core.contents import is_user_file
 from flodl.core.contents.reads import uses_of
 from flodl.optim.all_optimizers import in_any_optimizer
 
+from ..evaluation.outside_values import function_of, outside_values
 from ..evaluation.pieces import Pieces
 
 MAX_NAMES = 3
@@ -58,7 +58,7 @@ def _loss_notes(model: nn.Module, step_fn: Callable[..., Any]) -> Iterator[str]:
 
 def other_denominators(model: nn.Module, step_fn: Callable[..., Any]) -> Iterator[str]:
     """Yield what is known to be a mean over something other than samples: the loss, or a loss module."""
-    mean_over = getattr(_function(step_fn), "mean_over", None)
+    mean_over = getattr(function_of(step_fn), "mean_over", None)
     if mean_over is not None and (what := mean_over(model)):
         yield f"the loss is a mean over {what}"
     for name, value in outside_values(step_fn).items():
@@ -86,7 +86,7 @@ def state_outside_model(model: nn.Module, step_fn: Callable[..., Any]) -> Iterat
 
     Ranks are processes: each has its own copy of everything that the step function uses.
     """
-    function = inspect.unwrap(_function(step_fn))
+    function = inspect.unwrap(function_of(step_fn))
     if isinstance(function, FunctionType) and is_user_file(function.__code__.co_filename):
         assigned = uses_of(function.__code__)[1]
         scopes = {"global": True, "free": True, "own": inspect.ismethod(step_fn)}
@@ -132,27 +132,8 @@ def records_on_ranks(metrics: Sequence[str]) -> str:
     )
 
 
-def outside_values(step_fn: Callable[..., Any]) -> dict[str, Any]:
-    """Return the global and captured variables of a step function, and the attributes of its object."""
-    function = inspect.unwrap(_function(step_fn))
-    owner = getattr(step_fn, "__self__", None)
-    found = dict(vars(owner)) if owner is not None and hasattr(owner, "__dict__") else {}
-    if isinstance(owner, nn.Module):
-        found |= dict(owner.named_children())
-    if isinstance(function, FunctionType):
-        variables = inspect.getclosurevars(function)
-        found |= {**variables.globals, **variables.nonlocals}
-    return found
-
-
 def _is_trained(module: nn.Module, elsewhere: set[Tensor]) -> bool:
     return any(one.requires_grad and one in elsewhere for one in module.parameters())
-
-
-def _function(step_fn: Callable[..., Any]) -> Any:
-    while isinstance(step_fn, functools.partial):
-        step_fn = step_fn.func
-    return getattr(step_fn, "__func__", step_fn)
 
 
 def _sum_over_samples(what: str) -> str:

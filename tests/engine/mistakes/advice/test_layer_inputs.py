@@ -125,3 +125,9 @@ def test_images_without_a_channel_are_not_called_sequences() -> None:
     step = new_step(nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(64, 3)))
     with pytest.raises(StepFunctionError, match=r"Add the dimension that is missing: x\.unsqueeze\(1\)"):
         step(IMAGES.squeeze(1), LABELS)
+
+
+def test_an_input_with_one_number_per_sample_names_the_order_of_the_batch():
+    model = nn.Sequential(nn.Linear(16, 3))
+    with pytest.raises(StepFunctionError, match=r"needed: \[4, 16\]\. Check the order.*x is int64 \[4\]"):
+        new_step(model, lambda model, x, y: classes(model, x.float(), y))(LABELS, torch.rand(4, 16))

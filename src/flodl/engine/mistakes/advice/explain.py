@@ -23,7 +23,7 @@ from ..batch_names import Named, named_tensors, order_text
 from ..batch_text import batch_text
 from ..empty_batch import EMPTY_BATCH_ADVICE, empty_batch
 from ..no_loss import why_no_loss
-from ..step_function import signature_mismatch, signature_text
+from ..step_function import model_not_first, signature_mismatch, signature_text
 from .batch_access import about_keys, key_of, wrong_access
 from .collated_lists import collated_list
 from .forward_method import advice_for_forward
@@ -83,6 +83,8 @@ def explained(
         return None
     if isinstance(error, TypeError) and (mismatch := signature_mismatch(step_fn, batch, extra)):
         return StepCallError(mismatch)
+    if isinstance(error, TypeError) and (misplaced := model_not_first(step_fn, error)):
+        return StepCallError(misplaced)
     if not _is_raised_by_torch(error) or str(error).startswith(_DEAD_WORKER):
         return None
     told = str(error)

@@ -81,7 +81,8 @@ def advice_for_layer(layer: nn.Module, given: Tensor, named: Named, order: str) 
     'This Linear takes 5 features, and its input has shape [8, 4]. Write nn.Linear(4, 2), or change its ...'
     """
     if isinstance(layer, nn.Linear):
-        advice = _of_linear(layer, given)
+        is_of_samples = given.dim() == 1 and any(given.shape == one.shape[:1] for _, one in named)
+        advice = _of_samples(layer, given, order) if is_of_samples else _of_linear(layer, given)
     elif isinstance(layer, _ConvNd):
         advice = _of_convolution(layer, given)
     elif isinstance(layer, _BatchNorm):
@@ -91,6 +92,15 @@ def advice_for_layer(layer: nn.Module, given: Tensor, named: Named, order: str) 
     if order and _would_fit(layer, given, named):
         advice += f" Check the order of the arguments, too: {order}."
     return advice
+
+
+def _of_samples(layer: nn.Linear, given: Tensor, order: str) -> str:
+    size = layer.in_features
+    if size == 1:
+        return _of_linear(layer, given)
+    advice = f"It has one number per sample, and {size} are needed: [{given.shape[0]}, {size}]."
+    advice += f" Check the order of the arguments: {order}." if order else " Change the input."
+    return _told(layer, f"takes {size} features", given, advice)
 
 
 def _of_linear(layer: nn.Linear, given: Tensor) -> str:
