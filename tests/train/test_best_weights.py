@@ -395,3 +395,25 @@ def test_a_second_trainer_continues_right_after_the_first_one(make, data, tmp_pa
     second.fit(data, epochs=2, batch_size=10)
     assert second.epochs == 2
     assert second.updates == 2 * first.updates
+
+
+def test_epochs_before_the_evaluation_data_changed_are_not_compared(make, tmp_path, capsys):
+    x = torch.randn(100, 3, generator=torch.Generator().manual_seed(0))
+    y = x[:, :1]
+    train, first, other = (x, y), (x[:50], y[:50]), (x[:40], 9 + y[:40])
+
+    def start(epochs, eval_data):
+        trainer = make(checkpoint_dir=tmp_path / "run", keep=last(1))
+        return trainer.fit(train, epochs=epochs, batch_size=50, eval_data=eval_data)
+
+    start(2, first)
+    result = start(4, other)
+    assert min(result.history[:2], key=lambda row: row["eval_loss"])["eval_loss"] < 20
+    assert result.best("eval_loss")["epoch"] > 2
+    again = start(5, other)
+    assert again.best("eval_loss")["epoch"] > 2
+    capsys.readouterr()
+    new = make(checkpoint_dir=tmp_path / "run", keep=last(1))
+    new.restore_best()
+    assert "epoch 1" not in (err := capsys.readouterr().err)
+    assert "epoch 2" not in err

@@ -19,7 +19,7 @@ from flodl.checkpoint import (
     read_bundle,
 )
 from flodl.checkpoint.bundles.listing import choose_best, how_to_keep_best
-from flodl.checkpoint.bundles.measured import measured_alike
+from flodl.checkpoint.bundles.measured import measured_alike, values_alike
 from flodl.core import CheckpointError, TrainError
 from flodl.core.best_values import best_position, improves
 from flodl.core.formats import counted
@@ -59,7 +59,7 @@ def restore_best(run: Run, metric: str | None, mode: Mode | None) -> Bundle:
     except CheckpointError as error:
         raise TrainError(f"restore_best: {error}") from error
     loaded = _load(run, bundle, is_average="ema_" in name)
-    if better := _better(run.session.history, name, mode, bundle):
+    if better := _better(run.session.history, run.session.start.evaluated_since, name, mode, bundle):
         every = run.session.settings.save_every
         advice = how_to_keep_best(name, keep=str(directory.keep), save_every=every)
         run.reports.warn(
@@ -202,7 +202,7 @@ def _left_out(step: int, measured: str, count: int) -> str:
 
 
 def _better(
-    history: Sequence[Mapping[str, Any]], name: str, mode: Mode, bundle: Bundle
+    history: Sequence[Mapping[str, Any]], since: int, name: str, mode: Mode, bundle: Bundle
 ) -> Mapping[str, Any] | None:
     """Return the epoch of the history that is better than a bundle, if any."""
     folder = bundle.path.parent
@@ -211,7 +211,7 @@ def _better(
     saves = list_bundles(folder)
     if len(measured_alike(saves, name)) < len(saves):
         return None  # the history does not record which data a value was measured on
-    rows = [row for row in history if isinstance(row.get(name), int | float)]
+    rows = [row for row in values_alike(history, name, since) if isinstance(row.get(name), int | float)]
     position = best_position((row[name] for row in rows), mode)
     if position is None:
         return None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from flodl.checkpoint.bundles.measured import values_alike
 from flodl.core import TrainError, log
 from flodl.core.best_values import best_position
 from flodl.core.metric_modes import Mode, guess_note, mode_of_metric
@@ -56,6 +57,8 @@ class FitResult:
     tables: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
     # Whether lower or higher is better, for metrics whose objects tell it.
     modes: dict[str, Mode] = field(default_factory=dict, repr=False)
+    # After how many epochs the evaluation data changed, so that earlier values are not compared with others.
+    evaluated_since: int = field(default=0, repr=False)
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -90,14 +93,16 @@ class FitResult:
         With mode="max", the highest value is the best. By default that holds for the metrics of flodl, such
         as `ClassF1`, and for a name such as "accuracy" or "eval_f1"; for any other name, the lowest is the
         best. Values that differ by less than a millionth of their size are equal. Without a number in any
-        epoch, the result is empty.
+        epoch, the result is empty. If the run was resumed with other evaluation data, only epochs that were
+        evaluated on the newest data count for the metrics of an evaluation.
         """
         if mode not in (None, "min", "max"):
             raise TrainError(f"best: mode={mode!r}. Use 'min' or 'max'.")
         known = dict.fromkeys(name for row in self.history for name in row)
         if known and metric not in known:
             raise unknown_metric(metric, known)
-        rows = [row for row in self.history if metric in row and row[metric] == row[metric]]
+        history = values_alike(self.history, metric, self.evaluated_since)
+        rows = [row for row in history if metric in row and row[metric] == row[metric]]
         if not rows:
             return {}
         mode = mode or self.modes.get(metric)

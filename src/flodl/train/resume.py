@@ -237,6 +237,7 @@ def _forget_other_evaluation(run: Run, now: Mapping[str, Any], before: Mapping[s
     own, known = ({"eval_data": each.get("eval_data")} for each in (now, before))
     if None in (own["eval_data"], known["eval_data"]) or not any(changed_data(own, known)):
         return []
+    run.session.start.evaluated_since = run.session.epochs
     keep = compared_anyway(run.directory.keep, run.session.history) if run.directory is not None else []
     return [*begin_again(run.hooks.all), *keep]
 

@@ -533,6 +533,7 @@ class Run:
             ranks=self.progress.ranks,
             tables=dict(self.progress.tables),
             modes=self.evaluator.modes,
+            evaluated_since=self.session.start.evaluated_since,
         )
 
 

@@ -16,7 +16,7 @@ from ..durable_files import delete_folder, shared_lock
 from ..files.keywords import suggest_keywords
 from .bundle import folder_to_read, read_bundle, verify_bundle
 from .manifest import Bundle, Latest, is_bundle, newest_folder, read_manifest, step_and_revision
-from .measured import measured_alike, without_other_values
+from .measured import measured_alike, values_alike, without_other_values
 from .retention import Policy, apply_policy, best, keep
 
 
@@ -126,11 +126,14 @@ def _report_better(newest: Bundle, chosen: Bundle, metric: str, mode: Mode) -> N
         return  # not saved by a trainer
     try:
         parts = read_bundle(
-            newest, parts=[one for one in ("history", "config") if one in newest.parts], verify=False
+            newest,
+            parts=[one for one in ("history", "config", "trainer") if one in newest.parts],
+            verify=False,
         )
     except CheckpointError:
         return
-    history, settings = parts["history"], parts.get("config") or {}
+    settings, trainer = parts.get("config") or {}, parts.get("trainer") or {}
+    history = values_alike(parts["history"], metric, trainer.get("evaluated_since", 0))
     known = [(row[metric], row["epoch"]) for row in history if metric in row]
     position = best_position((value for value, _ in known), mode)
     best_value, epoch = (math.nan, 0) if position is None else known[position]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from flodl.core import CheckpointError
 
@@ -12,6 +12,7 @@ from .bundle import read_bundle
 from .manifest import Bundle
 
 _EVALUATION = "eval_"
+T = TypeVar("T")
 
 
 def measured_alike(bundles: Sequence[Bundle], metric: str) -> list[Bundle]:
@@ -29,6 +30,17 @@ def measured_alike(bundles: Sequence[Bundle], metric: str) -> list[Bundle]:
         if known in (None, own):
             alike.append(bundle)
     return alike[::-1]
+
+
+def values_alike(history: Sequence[T], metric: str, since: int) -> Sequence[T]:
+    """Return the epochs of a history whose values of a metric belong to the same data as the newest one.
+
+    The evaluation data changed after `since` epochs.
+
+    >>> values_alike([1, 2, 3], "eval_loss", 2), values_alike([1, 2, 3], "loss", 2)
+    ([3], [1, 2, 3])
+    """
+    return history[since:] if metric.startswith(_EVALUATION) else history
 
 
 def without_other_values(bundles: Sequence[Bundle], metrics: Iterable[str]) -> list[Bundle]:

@@ -52,6 +52,7 @@ def collect_parts(session: Session, cursor: BatchCursor, hooks: Hooks) -> dict[s
             "used_config": session.start.used_config,
             "limit": session.start.limit,
             "epochs_elsewhere": session.start.epochs_elsewhere,
+            "evaluated_since": session.start.evaluated_since,
             "fit_calls": session.fit_calls.made,
             "optimizer_at_call": session.fit_calls.at_begin,
             "structural_hashes": {path: one.hash for path, one in structures.items()},
@@ -117,6 +118,7 @@ def load_parts(
     session.history = list(parts["history"])
     session.num_rollbacks = parts["trainer"].get("num_rollbacks", 0)
     session.start.limit = parts["trainer"].get("limit")
+    session.start.evaluated_since = parts["trainer"].get("evaluated_since", 0)
     saved = {name: parts["trainer"][name] for name in session.position.saved() if name in parts["trainer"]}
     session.position = Position(**saved, ranks=parts.get("ranks") if session.settings.devices else None)
     hooks.load_state_dict(parts["hooks"])

@@ -145,6 +145,7 @@ _TRAINER: dict[str, Check] = {
     "optimizer_at_start": _none_or(_list_of(_is_mapping)),
     "used_config": _none_or(_is_mapping),
     "limit": _none_or(_is_count),
+    "evaluated_since": _is_count,
     "fit_calls": _list_of(_is_fit_call),
     "optimizer_at_call": _none_or(_list_of(_is_mapping)),
     "structural_hashes": _none_or(_dict_of(_is_str)),
@@ -155,5 +156,5 @@ _TRAINER: dict[str, Check] = {
 _OPTIONAL = {
     "spent_s", "num_rollbacks", "skipped_in_a_row", "modes_at_start", "optimizer_at_start", "limit",
     "fit_calls", "optimizer_at_call", "structural_hashes", "structures", "parameters", "labels",
-    "used_config",
+    "used_config", "evaluated_since",
 }  # fmt: skip
