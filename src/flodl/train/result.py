@@ -57,7 +57,7 @@ class FitResult:
     tables: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
     # Whether lower or higher is better, for metrics whose objects tell it.
     modes: dict[str, Mode] = field(default_factory=dict, repr=False)
-    # After how many epochs the evaluation data changed, so that earlier values are not compared with others.
+    # The number of epochs before the evaluation data last changed, whose values are not comparable.
     evaluated_since: int = field(default=0, repr=False)
 
     @property

@@ -287,7 +287,7 @@ def test_a_schedule_that_has_been_at_zero_for_long_is_reported_once(schedule, is
     for _ in range(260):
         step(X, Y)
     text = capsys.readouterr().err
-    assert text.count("the learning rate is 0 from update 20 on") == is_reported
+    assert text.count("the learning rate has been 0 since update 20") == is_reported
 
 
 def test_a_step_function_that_takes_the_model_last_is_told_the_order() -> None:

@@ -33,9 +33,9 @@ def measured_alike(bundles: Sequence[Bundle], metric: str) -> list[Bundle]:
 
 
 def values_alike(history: Sequence[T], metric: str, since: int) -> Sequence[T]:
-    """Return the epochs of a history whose values of a metric belong to the same data as the newest one.
+    """Return the epochs in which a metric was measured on the same data as in the latest epoch.
 
-    The evaluation data changed after `since` epochs.
+    `since` is the number of epochs before the evaluation data last changed.
 
     >>> values_alike([1, 2, 3], "eval_loss", 2), values_alike([1, 2, 3], "loss", 2)
     ([3], [1, 2, 3])

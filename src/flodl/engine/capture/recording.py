@@ -139,10 +139,10 @@ def _no_collector() -> Iterator[None]:
 
 @contextmanager
 def _own_workspaces() -> Iterator[None]:
-    """Let matmuls in a recording take their workspaces from its pool, and return them at its end.
+    """Allocate the workspaces of matmuls from the pool of a recording, and release them when it ends.
 
-    Torch keeps a workspace of 32 MB for each thread and stream that has multiplied matrices, in the pool from
-    which it was taken. The recordings of a trial would leave theirs behind, and so would eager steps.
+    Torch keeps a workspace of 32 MB for each thread and stream that has run a matmul, in the pool from which
+    it was allocated. The recordings of a trial would leave theirs behind, and so would eager steps.
     """
     torch._C._cuda_clearCublasWorkspaces()
     try:

@@ -18,7 +18,7 @@ from ..errors import StepCallError
 from ..modes import has_chosen_modes
 from ..report import Cause, Journal
 
-# A rate of 0 for fewer updates may be meant.
+# A rate of 0 for fewer updates may be intentional.
 _MIN_UPDATES = 100
 
 
@@ -103,7 +103,7 @@ def check_schedulers(optimizer: Optimizer, journal: Journal, step: int) -> None:
 
 
 def check_rate(bridge: ScheduleBridge, journal: Journal, step: int) -> None:
-    """Warn if the learning rate has been 0 for half of all updates: a schedule may be meant in epochs."""
+    """Warn if the learning rate has been 0 for half of all updates: it may count epochs by mistake."""
     schedule, now = bridge.schedule, bridge.current_step
     if now < _MIN_UPDATES or bridge.lr_scale == 0 or not isinstance(schedule, StepSchedule):
         return
@@ -112,8 +112,9 @@ def check_rate(bridge: ScheduleBridge, journal: Journal, step: int) -> None:
     first = next((update for update in range(now // 2, -1, -1) if schedule.lr(update)), -1) + 1
     if first:
         reason = (
-            f"the learning rate is 0 from update {first} on: nothing has been learned since. Schedules count "
-            f"updates, not epochs: give {schedule!r} as many updates as the training has"
+            f"the learning rate has been 0 since update {first}, so the model is no longer learning. "
+            f"Schedules count updates, not epochs: set the length of {schedule!r} to the total number of "
+            "updates"
         )
         journal.warn(step, "schedule", Cause.PROBABLE_MISTAKE, reason)
 

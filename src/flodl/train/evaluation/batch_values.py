@@ -106,7 +106,7 @@ def _note_of_float_counts(
 def _note_of_sum(step: TrainStep, evaluator: Evaluator, batch: Any) -> str:
     """Return a note about a loss that is a sum over samples, or "".
 
-    Most losses are means. Only one whose code mentions a sum is compared, which takes a few forward passes.
+    Only losses whose code mentions a sum are checked, because the check takes a few forward passes.
     """
     if not mentions_sum(evaluator.step_fn):
         return ""
@@ -114,9 +114,9 @@ def _note_of_sum(step: TrainStep, evaluator: Evaluator, batch: Any) -> str:
     if found is None or not found.is_sum("loss"):
         return ""
     return (
-        "the loss is a sum over the samples of a batch. The history has the mean over batches, weighted by "
-        "samples, which depends on the batch size, as do the gradients. Divide the loss by the number of "
-        "samples, or use reduction='mean'"
+        "the loss is a sum over the samples of a batch. The history records the mean over batches, weighted "
+        "by their number of samples. This mean and the gradients both depend on the batch size. Divide the "
+        "loss by the number of samples, or use reduction='mean'"
     )
 
 

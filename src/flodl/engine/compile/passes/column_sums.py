@@ -1,4 +1,4 @@
-"""A graph pass: gradients that sum over rows are added in one kernel; imported only to compile."""
+"""A graph pass: one kernel completes all gradients that are sums over rows; imported only to compile."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ALIGNED = 4
 
 
 class SumColumnsTogether(CustomGraphPass):
-    """Add the partial sums of all gradients that sum over rows in one kernel.
+    """Add up the partial sums of all gradients that are sums over rows in a single kernel.
 
     The gradient of a bias is a sum over rows, and so are those of the weight and bias of a layer
     normalization. Torch's compiler sums parts of the rows in a first kernel, which is usually fused with what
@@ -77,7 +77,7 @@ def _column_sums(graph: Graph) -> Iterator[_ColumnSum]:
 
 
 def _result(node: Node) -> Node | None:
-    """Return the result of the program in float32 that a sum is, once it is cast and reshaped."""
+    """Return the float32 output of the program that a sum becomes after casts and reshapes, or None."""
     while len(node.users) == 1 and (user := next(iter(node.users))).target in {*_RESHAPES, _CAST}:
         if not user.meta["val"].is_floating_point():
             return None

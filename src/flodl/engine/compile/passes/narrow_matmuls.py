@@ -57,7 +57,7 @@ class MatmulsIn16Bits(CustomGraphPass):
     float32, and multiplies them without tensor cores. If both operands were widened, their products stay the
     same, and are summed and returned in float32. If only one was widened from bfloat16, and the result is
     rounded to it, the other operand is rounded as well, as in fused kernels. A value that several matmuls
-    read, transposed or not, is rounded once.
+    read, transposed or not, is cast only once.
     """
 
     def __call__(self, graph: Graph) -> None:
@@ -96,10 +96,10 @@ def _cast(graph: Graph, value: Node, dtype: torch.dtype, instead_of: Node) -> No
 
 
 def _share_casts(graph: Graph) -> None:
-    """Round a value once that is rounded in several orders of its dimensions.
+    """Cast a value to 16 bits only once, even if it is also cast in permuted form.
 
-    The backward of a matmul multiplies with the transposed operand, which autocast rounds again: torch would
-    save both for it.
+    The backward pass of a matmul multiplies by the transposed operand, which autocast casts again: torch
+    would save both for it.
     """
     found: dict[tuple[Node, torch.dtype], list[Node]] = {}
     for cast in graph.find_nodes(op="call_function", target=_CAST):

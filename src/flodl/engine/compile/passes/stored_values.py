@@ -31,7 +31,7 @@ _MIN_ELEMENTS, _MIN_STORED = 1 << 21, 1 << 10
 
 @torch.library.custom_op("flodl::stored", mutates_args=())
 def stored(value: Tensor) -> Tensor:
-    """Return a value from memory."""
+    """Return a value that its readers load instead of computing it again."""
     return value.clone()
 
 
@@ -47,9 +47,9 @@ def _lower(value: Any) -> Any:
 
 
 class StoreSharedValues(CustomGraphPass):
-    """Store what is computed from positions, and what all heads and layers read.
+    """Store values that are computed from positions and read by all heads and layers.
 
-    Torch's compiler computes sines, cosines and logarithms again for each element of each reader. For each
+    The compiler computes sines, cosines and logarithms again for each element of each reader. For each
     layer of a Llama, these are the queries and keys and their gradients; in DeBERTa, the scores of all heads.
     A bias that was looked up for each position and then permuted, as in T5, is stored in the order in which
     the scores are.
@@ -112,7 +112,7 @@ def _replace(graph: Graph, node: Node, target: Any, *arguments: Any) -> None:
 
 
 def _num_read(value: Node) -> int:
-    """Return how many elements have the larger values that read a value, or what is computed from it."""
+    """Return the number of elements of the larger values that are computed from a value elementwise."""
     larger = {user for each in _elementwise([value]) for user in each.users if _is_larger(user, each)}
     return sum(_size(user) or 0 for user in larger)
 
