@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -93,8 +95,8 @@ def in_flodl(sizes: Sizes, model: Model, tier: str) -> Rival:
         report = step.report()
         memory = memory_gb()
         refused = [event.reason for event in report.events if event.cause == "refused"]
-        facts = {"tier": report.tier, "reason": report.reason, "ready_s": reached, **memory}
-        return facts | ({"refused": refused} if refused else {})
+        facts = {"tier": report.tier, "reason": _relative(report.reason), "ready_s": reached, **memory}
+        return facts | ({"refused": [*map(_relative, refused)]} if refused else {})
 
     return Rival(run, facts)
 
@@ -180,6 +182,11 @@ def memory_gb() -> dict[str, float]:
         # The rest of what is kept lies between tensors.
         "tensors_gb": torch.cuda.memory_allocated() / 1e9,
     }
+
+
+def _relative(reason: str) -> str:
+    """Return a reason whose paths begin at the root of the checkout."""
+    return reason.replace(f"{Path(__file__).resolve().parents[2]}{os.sep}", "")
 
 
 def _card() -> str:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from flodl.engine import TrainStep
-from flodl.engine.compile.passes.matmul_times import MatmulTimes
-from flodl.engine.compile.passes.narrow_matmuls import bmm_to_float32
+from flodl.engine.compile.passes.matmuls.narrow import bmm_to_float32
+from flodl.engine.compile.passes.matmuls.times import MatmulTimes
 
 pytestmark = [
     pytest.mark.gpu,

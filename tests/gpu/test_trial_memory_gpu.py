@@ -84,7 +84,7 @@ def test_a_run_in_float64_keeps_its_activations_on_the_host() -> None:
     expected = grads()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    found = with_activations_on_host(grads, if_needed=True)
+    found = with_activations_on_host(grads, offload=True)
     # One activation takes 128 MB, and 48 are saved.
     assert torch.cuda.max_memory_allocated() - before < 1 << 30
     assert all(map(torch.equal, found, expected))

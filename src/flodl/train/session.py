@@ -46,9 +46,9 @@ class Start:
     source: str | None = None
     # How many epochs that other run had, and which rows of the history are restored from its own folder.
     epochs_elsewhere: int = 0
+    restored_epochs: range = range(0)
     # The number of epochs before the evaluation data last changed.
     evaluated_since: int = 0
-    restored_epochs: range = range(0)
     # The buffers that the program of that other run set.
     buffers: Any = None
     # The step of the save that restore_best has loaded.

@@ -16,7 +16,7 @@ def test_a_run_gives_the_same_gradients_with_its_activations_on_the_host() -> No
         model(x).sum().backward()
         return [parameter.grad.clone() for parameter in model.parameters()]
 
-    assert all(map(torch.equal, with_activations_on_host(grads, if_needed=True), grads()))
+    assert all(map(torch.equal, with_activations_on_host(grads, offload=True), grads()))
 
 
 def test_a_step_with_a_transform_of_torch_func_runs_without() -> None:
@@ -27,6 +27,6 @@ def test_a_step_with_a_transform_of_torch_func_runs_without() -> None:
         calls.append(len(calls))
         return torch.func.grad(lambda x: x.square().sum())(x)
 
-    assert torch.equal(with_activations_on_host(run, if_needed=True), 2 * x)
+    assert torch.equal(with_activations_on_host(run, offload=True), 2 * x)
     assert calls == [0, 1]
-    assert torch.equal(with_activations_on_host(run, if_needed=False), 2 * x)
+    assert torch.equal(with_activations_on_host(run, offload=False), 2 * x)

@@ -218,7 +218,7 @@ def summed(model, x, y):
     return (model(x) - y).square().sum()
 
 
-def summed_by_a_module(model, x, y, criterion=None):
+def summed_by_a_module(model, x, y):
     return SUM(model(x), y)
 
 

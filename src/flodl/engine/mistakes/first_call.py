@@ -103,7 +103,7 @@ def check_schedulers(optimizer: Optimizer, journal: Journal, step: int) -> None:
 
 
 def check_rate(bridge: ScheduleBridge, journal: Journal, step: int) -> None:
-    """Warn if the learning rate has been 0 for half of all updates: it may count epochs by mistake."""
+    """Warn if the learning rate has been 0 for half of all updates, as with a schedule written in epochs."""
     schedule, now = bridge.schedule, bridge.current_step
     if now < _MIN_UPDATES or bridge.lr_scale == 0 or not isinstance(schedule, StepSchedule):
         return

@@ -63,7 +63,7 @@ class Reruns:
             with self._restoring(before, window), full_float32() if is_on_cuda else nullcontext():
                 return self.run(EagerRunner(body), before, window)
 
-        return with_activations_on_host(run, if_needed=is_on_cuda)
+        return with_activations_on_host(run, offload=is_on_cuda)
 
     def in_float64(
         self, real: WindowResult, before: Snapshot, after: Snapshot, window: list[Micro]
@@ -92,7 +92,7 @@ class Reruns:
                 return found, not drew or after.cpu_rng_unchanged()
 
         try:
-            found, draws_alike = with_activations_on_host(run, if_needed=body.device.type == "cuda")
+            found, draws_alike = with_activations_on_host(run, offload=body.device.type == "cuda")
         except Exception as error:
             log.debug("cannot run in float64: %s: %s", type(error).__name__, error)
             return None
@@ -140,13 +140,13 @@ def rerun(runner: Runner, window: Iterable[Micro], *, updates: bool) -> Values:
     return values
 
 
-def with_activations_on_host(run: Callable[[], T], *, if_needed: bool) -> T:
-    """Run a forward and a backward; on CUDA, keep what is saved between them in the memory of the host.
+def with_activations_on_host(run: Callable[[], T], *, offload: bool) -> T:
+    """Run a forward and a backward pass; with `offload`, keep what is saved between them in host memory.
 
     In float32 or float64, activations take up to four times as much memory as in training. If the step does
     not support that, such as one with a transform of `torch.func`, it runs once more without.
     """
-    if if_needed:
+    if offload:
         try:
             with save_on_cpu():
                 return run()

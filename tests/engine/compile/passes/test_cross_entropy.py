@@ -20,7 +20,7 @@ from flodl.engine.compile.passes.cross_entropy import (
     cross_entropy_backward,
     cross_entropy_of_rows,
 )
-from flodl.engine.compile.passes.padding import AlignMatmuls
+from flodl.engine.compile.passes.matmuls.padding import AlignMatmuls
 
 from .rewritten_programs import num_calls, rewritten
 

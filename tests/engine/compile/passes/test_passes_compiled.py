@@ -13,7 +13,7 @@ from torch.fx import Graph
 from torch.utils.checkpoint import checkpoint
 
 from flodl.engine.compile.passes import pipeline as fusion
-from flodl.engine.compile.passes.matmul import BatchAndSplitMatmuls
+from flodl.engine.compile.passes.matmuls.batching import BatchAndSplitMatmuls
 
 aten = torch.ops.aten
 WIDTH = 64

@@ -17,12 +17,12 @@ from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from flodl.engine.compile.passes import fx
-from flodl.engine.compile.passes import matmul as products
 from flodl.engine.compile.passes import pipeline as fusion
 from flodl.engine.compile.passes.attention import AttentionWithoutCopies
 from flodl.engine.compile.passes.gru import DecomposeGruCells
-from flodl.engine.compile.passes.matmul import BatchAndSplitMatmuls
-from flodl.engine.compile.passes.row_order import MatmulInStorageOrder
+from flodl.engine.compile.passes.matmuls import batching as products
+from flodl.engine.compile.passes.matmuls.batching import BatchAndSplitMatmuls
+from flodl.engine.compile.passes.matmuls.row_order import MatmulInStorageOrder
 
 aten = torch.ops.aten
 SHORT, LONG, TURNS = 4, 8, 3

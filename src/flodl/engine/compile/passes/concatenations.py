@@ -12,8 +12,9 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 from torch._inductor.lowering import register_lowering
 from torch.fx import Graph, Node
 
-from . import fx, strides, weight_gradients
+from . import fx, strides
 from .fx import insert_call
+from .matmuls import weight_gradients
 
 _aten = torch.ops.aten
 _CAST = torch.ops.prims.convert_element_type.default

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from torch._inductor import inductor_prims  # noqa: F401 - defines an operator
 from torch.fx import Graph, Node
 
 _aten = torch.ops.aten
@@ -88,6 +89,19 @@ def insert_call(
     return node
 
 
+def with_strides(
+    graph: Graph, value: Node, strides: Sequence[int] | None = None, *, instead_of: Node | None = None
+) -> Node:
+    """Insert a value with these strides, by default those of a contiguous tensor.
+
+    Torch's compiler gives a clone the strides of its source.
+    """
+    if strides is None:
+        strides = torch.empty(value.meta["val"].shape, device="meta").stride()
+    target = torch.ops.prims.inductor_force_stride_order.default
+    return insert_call(graph, target, (value, list(strides)), instead_of=instead_of)
+
+
 def copy_meta(old: Node, new: Node) -> None:
     """Copy the metadata of a node to the one that replaces it, except for its value.
 
@@ -104,6 +118,13 @@ def owns_memory(node: Node) -> bool:
     return isinstance(target, torch._ops.OpOverload) and all(
         each.alias_info is None for each in target._schema.returns
     )
+
+
+def behind(value: Node, functions: Container[Any]) -> Node:
+    """Return the value to which these functions, such as views, were applied."""
+    while value.target in functions and value.all_input_nodes:
+        value = value.all_input_nodes[0]
+    return value
 
 
 def is_mutated(node: Node) -> bool:

@@ -29,18 +29,18 @@ from .fx import (
     sort_topologically,
 )
 from .gru import DecomposeGruCells
-from .matmul import BatchAndSplitMatmuls
+from .matmuls.batching import BatchAndSplitMatmuls
+from .matmuls.narrow import MatmulsIn16Bits
+from .matmuls.padding import AlignMatmuls
+from .matmuls.patches import PatchesAsMatmuls
+from .matmuls.projections import MergeProjections
+from .matmuls.row_order import MatmulInStorageOrder
+from .matmuls.weight_gradients import WeightGradientsInFloat32
 from .mutated_buffers import CloneMutatedBuffers
-from .narrow_matmuls import MatmulsIn16Bits
-from .padding import AlignMatmuls
-from .patches import PatchesAsMatmuls
-from .projections import MergeProjections
 from .repeated_positions import SumRepeatedPositions
-from .row_order import MatmulInStorageOrder
 from .stacks import StackSelectedSlices
 from .stored_values import StoreSharedValues
 from .weight_casts import CastWeightsTogether
-from .weight_gradients import WeightGradientsInFloat32
 
 _aten = torch.ops.aten
 # For a larger result, a separate addition moves more memory than the slower kernel costs.

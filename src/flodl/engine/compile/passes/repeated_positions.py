@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch._inductor import inductor_prims  # noqa: F401 - defines an operator
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph, Node
 
@@ -157,10 +156,8 @@ def _multiply(
         flat = call(_aten.reshape.default, values, [math.prod(batch), rows, columns])
         by_row = call(_aten.permute.default, flat, [1, 0, 2])
         if 1 not in by_row.meta["val"].stride()[1:]:
-            # A matmul would copy it element by element, which is slow. Torch's compiler gives a clone the
-            # strides of its source, so these are not asked for with a clone.
-            order = torch.empty(by_row.meta["val"].shape, device="meta").stride()
-            by_row = call(torch.ops.prims.inductor_force_stride_order.default, by_row, list(order))
+            # A matmul would copy it element by element, which is slow.
+            by_row = fx.with_strides(graph, by_row, instead_of=node)
         product = call(_aten.bmm.default, by_row, one_hots[key])
         total = call(
             _aten.reshape.default, call(_aten.permute.default, product, [1, 0, 2]), [*batch, rows, width]

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._inductor import inductor_prims  # noqa: F401 - defines an operator
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch._inductor.lowering import register_lowering
 from torch.fx import Graph, Node
@@ -58,11 +57,14 @@ class StoreSharedValues(CustomGraphPass):
     def __call__(self, graph: Graph) -> None:
         for node in list(dict.fromkeys(_shared_values(graph))):
             if _num_read(node) >= _MIN_ELEMENTS:
-                _replace(graph, node, torch.ops.flodl.stored.default)
+                with graph.inserting_after(node):
+                    _read_instead(
+                        node, insert_call(graph, torch.ops.flodl.stored.default, (node,), instead_of=node)
+                    )
         for node in list(_permuted_lookups(graph)):
             if _num_read(node) >= _MIN_ELEMENTS:
-                order = torch.empty(node.meta["val"].shape, device="meta").stride()
-                _replace(graph, node, torch.ops.prims.inductor_force_stride_order.default, list(order))
+                with graph.inserting_after(node):
+                    _read_instead(node, fx.with_strides(graph, node, instead_of=node))
 
     def uuid(self) -> Any:
         return get_hash_for_files((__file__, fx.__file__), "shared values are stored")
@@ -73,7 +75,7 @@ def _shared_values(graph: Graph) -> Iterator[Node]:
     costly = (node for target in _COSTLY for node in graph.find_nodes(op="call_function", target=target))
     for value in _elementwise(node for node in costly if fx.is_cuda(node)):
         if any(_is_larger(user, value) for user in value.users):
-            base = _behind_views(value)
+            base = fx.behind(value, _VIEWS)
             if (_size(base) or 0) >= _MIN_STORED:
                 yield base
 
@@ -95,20 +97,15 @@ def _elementwise(values: Iterable[Node]) -> Iterator[Node]:
 def _permuted_lookups(graph: Graph) -> Iterator[Node]:
     """Yield permuted results of lookups."""
     for node in graph.find_nodes(op="call_function", target=_aten.permute.default):
-        source = node.args[0]
-        while isinstance(source, Node) and source.target in _RESHAPES:
-            source = source.args[0]
-        is_lookup = isinstance(source, Node) and source.target in _LOOKUPS and fx.is_cuda(node)
+        is_lookup = fx.behind(node.all_input_nodes[0], _RESHAPES).target in _LOOKUPS and fx.is_cuda(node)
         if is_lookup and (_size(node) or 0) >= _MIN_STORED and not node.meta["val"].is_contiguous():
             yield node
 
 
-def _replace(graph: Graph, node: Node, target: Any, *arguments: Any) -> None:
-    """Let the readers of a value read what a function returns for it."""
-    with graph.inserting_after(node):
-        new = insert_call(graph, target, (node, *arguments), instead_of=node)
-    for user in [user for user in node.users if user is not new]:
-        user.replace_input_with(node, new)
+def _read_instead(old: Node, new: Node) -> None:
+    """Let the readers of a value read one that was computed from it."""
+    for user in [user for user in old.users if user is not new]:
+        user.replace_input_with(old, new)
 
 
 def _num_read(value: Node) -> int:
@@ -127,9 +124,3 @@ def _size(node: Node) -> int | None:
     value = fx.fake_value(node)
     is_known = isinstance(value, Tensor) and all(isinstance(size, int) for size in value.shape)
     return value.numel() if is_known else None
-
-
-def _behind_views(node: Node) -> Node:
-    while node.target in _VIEWS:
-        node = node.all_input_nodes[0]
-    return node

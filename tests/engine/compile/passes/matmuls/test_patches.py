@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flodl.engine.compile.passes.patches import PatchesAsMatmuls
+from flodl.engine.compile.passes.matmuls.patches import PatchesAsMatmuls
 
-from .rewritten_programs import compiled_like_eager, counted
+from ..rewritten_programs import compiled_like_eager, counted
 
 pytestmark = [
     pytest.mark.usefixtures("passes_on_cpu"),

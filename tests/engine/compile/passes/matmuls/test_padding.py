@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Graph
 
-from flodl.engine.compile.passes.padding import AlignMatmuls
+from flodl.engine.compile.passes.matmuls.padding import AlignMatmuls
 
-from .rewritten_programs import num_calls, rewritten
+from ..rewritten_programs import num_calls, rewritten
 
 aten = torch.ops.aten
 pytestmark = pytest.mark.usefixtures("passes_on_cpu")

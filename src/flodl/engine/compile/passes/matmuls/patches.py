@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph, Node
 
-from . import early_graph, fx
+from .. import early_graph, fx
 
 _aten = torch.ops.aten
 # Arguments of `torch.conv2d` in order, with their defaults.

@@ -14,9 +14,9 @@ import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph, Node
 
-from . import fx, strides
-from .fx import insert_call, is_row_sum, is_transposed
-from .strides import StridedView, merge_runs, view_of_source
+from .. import fx, strides
+from ..fx import insert_call, is_row_sum, is_transposed
+from ..strides import StridedView, merge_runs, view_of_source
 
 _aten = torch.ops.aten
 _MM, _ADDMM = _aten.mm.default, _aten.addmm.default

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from flodl.engine.compile.passes import matmul as passes
-from flodl.engine.compile.passes.matmul import BatchAndSplitMatmuls
+from flodl.engine.compile.passes.matmuls import batching as passes
+from flodl.engine.compile.passes.matmuls.batching import BatchAndSplitMatmuls
 
-from .rewritten_programs import rewritten
+from ..rewritten_programs import rewritten
 
 aten = torch.ops.aten
 

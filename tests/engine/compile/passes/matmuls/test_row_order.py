@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from flodl.engine.compile.passes.row_order import MatmulInStorageOrder
+from flodl.engine.compile.passes.matmuls.row_order import MatmulInStorageOrder
 
-from .rewritten_programs import rewritten
+from ..rewritten_programs import rewritten
 
 aten = torch.ops.aten
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...device.torch_flags import matmul_precision
+from ....device.torch_flags import matmul_precision
 
 # The rows and columns of a matrix, and whether it is transposed in memory.
 MatrixLayout = tuple[int, int, bool]

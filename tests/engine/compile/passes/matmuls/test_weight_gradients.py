@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flodl.engine.compile.passes.weight_gradients import WeightGradientsInFloat32
+from flodl.engine.compile.passes.matmuls.weight_gradients import WeightGradientsInFloat32
 
-from .rewritten_programs import counted, num_calls, rewritten
+from ..rewritten_programs import counted, num_calls, rewritten
 
 aten = torch.ops.aten
 cast = torch.ops.prims.convert_element_type.default

@@ -6,15 +6,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._inductor import inductor_prims  # noqa: F401 - defines an operator
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph, Node
 
-from . import fx, weight_gradients
-from .fx import insert_call, operands
+from .. import fx
+from ..fx import insert_call, operands
+from . import weight_gradients
 
 _aten = torch.ops.aten
 _CAST = torch.ops.prims.convert_element_type.default
+_PERMUTES = {_aten.permute.default}
 # They change neither values nor their precision.
 _VIEWS = {
     _aten.view.default,
@@ -104,26 +105,18 @@ def _share_casts(graph: Graph) -> None:
     found: dict[tuple[Node, torch.dtype], list[Node]] = {}
     for cast in graph.find_nodes(op="call_function", target=_CAST):
         if cast.args[1] in fx.NARROW_TYPES and fx.is_cuda_float32(cast.args[0]):
-            found.setdefault((_behind_permutes(cast.args[0]), cast.args[1]), []).append(cast)
+            found.setdefault((fx.behind(cast.args[0], _PERMUTES), cast.args[1]), []).append(cast)
     for (value, dtype), casts in found.items():
         if len({cast.args[0] for cast in casts}) == 1:
             continue
         with graph.inserting_before(casts[0]):
             shared = _cast(graph, value, dtype, casts[0])
-            # The backward expects these strides. Given others for the forward, it would be copied.
-            arguments = shared, list(shared.meta["val"].stride())
-            shared = insert_call(
-                graph, torch.ops.prims.inductor_force_stride_order.default, arguments, instead_of=casts[0]
-            )
+            # The backward pass expects these strides. Given others for the forward, it would be copied.
+            strides = shared.meta["val"].stride()
+            shared = fx.with_strides(graph, shared, strides, instead_of=casts[0])
         for cast in casts:
             with graph.inserting_before(cast):
                 cast.replace_all_uses_with(_permuted_like(graph, shared, cast.args[0], cast))
-
-
-def _behind_permutes(value: Node) -> Node:
-    while value.target is _aten.permute.default:
-        value = value.all_input_nodes[0]
-    return value
 
 
 def _permuted_like(graph: Graph, value: Node, like: Any, cast: Node) -> Node:

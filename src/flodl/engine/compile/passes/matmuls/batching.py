@@ -14,8 +14,8 @@ import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph, Node
 
-from . import fx, matmul_times
-from .fx import (
+from .. import fx
+from ..fx import (
     Ancestry,
     concat_rows,
     insert_call,
@@ -25,7 +25,8 @@ from .fx import (
     sort_topologically,
     stack_batch,
 )
-from .matmul_times import BYTES_PER_US, MatmulTimes, MatrixLayout
+from . import times
+from .times import BYTES_PER_US, MatmulTimes, MatrixLayout
 
 _aten = torch.ops.aten
 _MM = _aten.mm.default
@@ -71,7 +72,7 @@ class BatchAndSplitMatmuls(CustomGraphPass):
             self._split_k(graph, matmul)
 
     def uuid(self) -> Any:
-        return get_hash_for_files((__file__, fx.__file__, matmul_times.__file__), "batched and split matmuls")
+        return get_hash_for_files((__file__, fx.__file__, times.__file__), "batched and split matmuls")
 
     def _merge_rows(self, graph: Graph, group: Sequence[Node]) -> None:
         """Rewrite matmuls with one right operand as one matmul of all rows."""

@@ -8,8 +8,8 @@ import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph, Node
 
-from . import cross_entropy, fx
-from .fx import insert_call, is_transposed, operands
+from .. import cross_entropy, fx
+from ..fx import insert_call, is_transposed, operands
 
 _aten = torch.ops.aten
 # Kernels of matmuls read 16 bytes at a time.

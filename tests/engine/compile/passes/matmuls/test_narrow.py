@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from flodl.engine.compile.passes.narrow_matmuls import MatmulsIn16Bits
+from flodl.engine.compile.passes.matmuls.narrow import MatmulsIn16Bits
 
-from .rewritten_programs import counted, num_calls, rewritten
+from ..rewritten_programs import counted, num_calls, rewritten
 
 aten = torch.ops.aten
 cast = torch.ops.prims.convert_element_type.default

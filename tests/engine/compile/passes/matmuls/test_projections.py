@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, linear, scaled_dot_product_attention
 
-from flodl.engine.compile.passes.projections import MergeProjections
+from flodl.engine.compile.passes.matmuls.projections import MergeProjections
 
-from .rewritten_programs import compiled_like_eager, counted
+from ..rewritten_programs import compiled_like_eager, counted
 
 pytestmark = [
     pytest.mark.usefixtures("passes_on_cpu"),

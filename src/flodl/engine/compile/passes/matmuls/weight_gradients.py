@@ -9,8 +9,8 @@ from torch import Tensor
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph, Node
 
-from . import fx
-from .fx import insert_call, is_transposed, operands
+from .. import fx
+from ..fx import insert_call, is_transposed, operands
 
 _aten = torch.ops.aten
 _CAST = torch.ops.prims.convert_element_type.default

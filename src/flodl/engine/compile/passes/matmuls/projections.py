@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph, Node
 
-from . import early_graph, fx
+from .. import early_graph, fx
 
 # A wider layer fills the device by itself.
 _MAX_COLUMNS = 1024

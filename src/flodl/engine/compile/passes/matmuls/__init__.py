@@ -1,0 +1,1 @@
+"""Graph passes that rewrite matmuls, or make matmuls of other operations."""
