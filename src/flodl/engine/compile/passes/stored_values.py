@@ -58,13 +58,13 @@ class StoreSharedValues(CustomGraphPass):
         for node in list(dict.fromkeys(_shared_values(graph))):
             if _num_read(node) >= _MIN_ELEMENTS:
                 with graph.inserting_after(node):
-                    _read_instead(
-                        node, insert_call(graph, torch.ops.flodl.stored.default, (node,), instead_of=node)
-                    )
+                    new = insert_call(graph, torch.ops.flodl.stored.default, (node,), instead_of=node)
+                _read_instead(node, new)
         for node in list(_permuted_lookups(graph)):
             if _num_read(node) >= _MIN_ELEMENTS:
                 with graph.inserting_after(node):
-                    _read_instead(node, fx.with_strides(graph, node, instead_of=node))
+                    new = fx.with_strides(graph, node, instead_of=node)
+                _read_instead(node, new)
 
     def uuid(self) -> Any:
         return get_hash_for_files((__file__, fx.__file__), "shared values are stored")
